@@ -3,6 +3,9 @@
 Source                    default              meaning
 ------------------------  -------------------  --------------------------------------------------
 nameServer                (required)           ``host:port``, several separated by ``;`` or ``,``
+brokerAddressMap          as advertised        where brokers are reached, seen from the driver and
+                                               from the executors: ``ADVERTISED=REACHED``, several
+                                               separated by ``,``, each ``host:port`` or a host
 subscribe                 one of these three   topics, separated by ``,``
 subscribePattern          one of these three   a regular expression of Python that matches a whole
                                                name: all such topics, those to come included. Never
@@ -65,6 +68,7 @@ retryTimeoutMs            180000               keep trying this long while a bro
 Sink                      default              meaning
 ------------------------  -------------------  --------------------------------------------------
 nameServer                (required)           as above
+brokerAddressMap          as advertised        as above
 topic                     column ``topic``     overrides the column
 delivery                  exactlyOnce, or      exactlyOnce: a micro-batch, or a batch write, is
                           atLeastOnce where    seen as a whole and once; needs a pymq broker.
@@ -112,6 +116,7 @@ MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 
 _SHARED: values.Table = {
     "nameServer": ("name_servers", values.name_servers),
+    "brokerAddressMap": ("network", values.broker_address_map),
     "requestTimeoutMs": ("request_timeout_s", values.duration_s(1)),
     "retryTimeoutMs": ("retry_timeout_s", values.duration_s(100)),
 }

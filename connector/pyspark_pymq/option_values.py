@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from pymq.client.cluster.config import parse_name_servers
+from pymq.client.cluster.network import Network
 from pymq.errors import ConfigurationError, PymqError
 from pymq.filter.sql92 import parse
 from pymq.protocol.bodies import MessageQueue
@@ -148,6 +149,20 @@ def like(name: str, known: Iterable[str]) -> str | None:
 def name_servers(text: str) -> tuple[str, ...]:
     """``host:port``, several separated by ``;`` or ``,``."""
     return parse_name_servers(text)
+
+
+def broker_address_map(text: str) -> Network:
+    """``ADVERTISED=REACHED``, several separated by ``,``: where brokers are reached."""
+    pairs: dict[str, str] = {}
+    for item in _items(text, ",", "ADVERTISED=REACHED, separated by ,"):
+        advertised, _, reached = (part.strip() for part in item.partition("="))
+        if not (advertised and reached) or advertised in pairs:
+            raise ValueError(
+                f"found {item!r:.80}, expected ADVERTISED=REACHED once for each address, such as "
+                "172.17.0.3:10911=127.0.0.1:10911"
+            )
+        pairs[advertised] = reached
+    return Network(broker_address_map=pairs)
 
 
 def topic(text: str) -> str:

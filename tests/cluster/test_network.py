@@ -91,6 +91,9 @@ def test_a_broker_is_reached_where_the_map_says(hidden: Cluster) -> None:
         with consumer.subscribe("mapped"):
             messages = consumer.messages()
             assert {next(messages).body, next(messages).body} == {b"1", b"2"}
+    # The cluster itself knows where its brokers are.
+    assert hidden.topics() == ["mapped"] and hidden.lag("g-1") == 0
+    assert {one.body for one in hidden.messages("mapped")} == {b"1", b"2"}
 
 
 def test_an_error_says_where_the_map_led(hidden: Cluster) -> None:

@@ -1,11 +1,16 @@
 """What tests ask a cluster about what it holds."""
 
+from collections.abc import Sequence
+
+from pymq.broker.registration import reachable_address
+from pymq.client.cluster.network import Network
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.client.threaded.admin import Admin
 from pymq.errors import RouteNotFound
 from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
 from pymq.protocol.names import dead_letter_topic
 from pymq.protocol.record import decode_records
+from pymq.testing.members import Member
 
 
 class Inspection:
@@ -14,10 +19,24 @@ class Inspection:
     Each call takes milliseconds and needs no event loop, so that it may be used in coroutines, too.
     """
 
+    _members: Sequence[Member]
+
     @property
     def name_server(self) -> str:
         """``host:port`` of the name server."""
         raise NotImplementedError
+
+    @property
+    def _network(self) -> Network:
+        """Where the brokers are reached, whatever they advertise."""
+        configs = [member.config for member in self._members]
+        return Network(
+            broker_address_map={
+                config.advertised_address: reachable_address(config.bind_address)
+                for config in configs
+                if config.advertised_address is not None
+            }
+        )
 
     def _check_complete(self) -> None:
         """Return if all messages can be seen.
@@ -37,7 +56,7 @@ class Inspection:
             PymqError: the name server could not be asked.
         """
         self._check_complete()
-        with Admin(self.name_server) as admin:
+        with Admin(self.name_server, network=self._network) as admin:
             return admin.topics.names()
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
@@ -53,7 +72,7 @@ class Inspection:
         """
         self._check_complete()
         found = []
-        with BlockingClient(self.name_server) as client:
+        with BlockingClient(self.name_server, network=self._network) as client:
             try:
                 queues = client.read_queues(topic)
             except RouteNotFound:
@@ -104,6 +123,6 @@ class Inspection:
             PymqError: a broker could not be asked.
         """
         self._check_complete()
-        with Admin(self.name_server) as admin:
+        with Admin(self.name_server, network=self._network) as admin:
             queues = admin.offsets.lag(group, topic)
         return sum(queue.lag for queue in queues) if queues else None

@@ -132,7 +132,11 @@ def _publish(
     and goes on with it.
     """
     retries = Retries(options.retry_timeout_s, f"publishing {identity}")
-    config = ClientConfig(name_servers=options.name_servers, timeout_s=options.request_timeout_s)
+    config = ClientConfig(
+        name_servers=options.name_servers,
+        timeout_s=options.request_timeout_s,
+        network=options.network,
+    )
     told_s = time.monotonic()
     with BulkClient(options.name_servers, config=config) as client:
         while True:

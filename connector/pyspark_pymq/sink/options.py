@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pymq.client.cluster.network import PLAIN, Network
 from pymq.errors import ConfigurationError
 from pyspark_pymq.option_tables import (
     MESSAGE_BYTES_DEFAULT,
@@ -33,6 +34,7 @@ class SinkOptions:
     avro_schema_file: str | None = None  # what is in it
     dedup_column: str | None = None
     message_bytes_max: int = MESSAGE_BYTES_DEFAULT
+    network: Network = PLAIN
     request_timeout_s: float = 10.0
     retry_timeout_s: float = RETRY_S
 

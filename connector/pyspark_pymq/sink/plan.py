@@ -79,6 +79,7 @@ def plan_sink(
     config = ClientConfig(
         name_servers=options.name_servers,
         timeout_s=min(options.request_timeout_s, TIMEOUT_MAX_S),
+        network=options.network,
     )
     plans = _plans_of_this_process()
     key = (options.name_servers, topic)

@@ -89,6 +89,7 @@ class _Sink:
                 timeout_s=options.request_timeout_s,
                 body_bytes_max=options.message_bytes_max,
                 awaits_routes=bool(plan.routes),
+                network=options.network,
             ),
             routes=plan.routes,
         )

@@ -120,7 +120,9 @@ class QueueStatesReader(DataSourceReader):
             address = route.read_address(queue.broker_name)
             asked.append((address, operations.query_offset(group, queue, zero_if_new=False)))
         with BulkClient(
-            self._options.name_servers, timeout_s=self._options.request_timeout_s
+            self._options.name_servers,
+            timeout_s=self._options.request_timeout_s,
+            network=self._options.network,
         ) as client:
             answers: list[Any] = client.ask_many(asked)
         for queue, answer in zip(queues, answers, strict=True):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
+from pymq.client.cluster.network import PLAIN, Network
 from pymq.errors import ConfigurationError
 from pymq.protocol.names import TOOLS_GROUP
 from pyspark_pymq.format_options import FAIL, NULL
@@ -61,6 +62,7 @@ class SourceOptions:
     task_rows_max: int | None = None
     pull_bytes: int = 8 << 20
     reads_replicas: bool = True
+    network: Network = PLAIN
     request_timeout_s: float = 3.0
     retry_timeout_s: float = RETRY_S
 

@@ -119,7 +119,11 @@ class GroupProgress:
     def _open(self) -> BulkClient:
         if self._client is None:
             timeout_s = min(TIMEOUT_S, self._options.request_timeout_s)
-            config = ClientConfig(name_servers=self._options.name_servers, timeout_s=timeout_s)
+            config = ClientConfig(
+                name_servers=self._options.name_servers,
+                timeout_s=timeout_s,
+                network=self._options.network,
+            )
             self._client = self._connect(self._options.name_servers, config=config)
         return self._client
 

@@ -82,6 +82,7 @@ def read_ranges(
         timeout_s=options.request_timeout_s,
         read_deadline_s=options.retry_timeout_s,
         awaits_routes=True,
+        network=options.network,
         routes=routes,
     )
     try:
@@ -117,6 +118,7 @@ def _side_topic(options: SourceOptions) -> SideTopic | None:
             name_servers=options.name_servers,
             timeout_s=options.request_timeout_s,
             body_bytes_max=MESSAGE_BYTES_MAX,
+            network=options.network,
         )
         return BulkClient(options.name_servers, config=config)
 

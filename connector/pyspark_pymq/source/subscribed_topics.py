@@ -252,6 +252,7 @@ class SubscribedTopics:
                 timeout_s=self._options.request_timeout_s,
                 read_deadline_s=PAUSE_MIN_S,  # retries are made here
                 awaits_routes=True,
+                network=self._options.network,
                 routes=self._routes,
             )
         return self._client

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pymq.client.cluster.network import Network
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import option_tables
@@ -59,6 +60,7 @@ def test_all_options_of_the_source() -> None:
             "maxPartitions": "4",
             "pullBytes": "65536",
             "readFromReplica": "false",
+            "brokerAddressMap": "10.0.0.3:10911 = a:1, 10.0.0.4=[::1],",
             "requestTimeoutMs": "1500",
             "retryTimeoutMs": "2000",
             "queryname": "ignored",
@@ -83,6 +85,9 @@ def test_all_options_of_the_source() -> None:
     assert (options.partitions_min, options.partitions_max) == (2, 4)
     assert options.pull_bytes == 65536 and not options.reads_replicas
     assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 2.0)
+    reached = ("a:1", "[::1]:10911", "10.0.0.3:1")
+    advertised = ("10.0.0.3:10911", "10.0.0.4:10911", "10.0.0.3:1")
+    assert tuple(map(options.network.reached, advertised)) == reached
 
 
 def test_offsets_of_a_progress_report_can_be_pasted() -> None:
@@ -237,6 +242,10 @@ def test_options_that_agree() -> None:
         ({"consumergroup": "a b"}, ["consumerGroup", "letters"]),
         ({"minpartitions": "3", "maxpartitions": "2"}, ["maxPartitions=2", "minPartitions=3"]),
         ({"pullbytes": "10"}, ["pullBytes", "1024.."]),
+        ({"brokeraddressmap": "a:1"}, ["brokerAddressMap", "'a:1'", "ADVERTISED=REACHED"]),
+        ({"brokeraddressmap": "a:1=b:1,a:1=c:1"}, ["brokerAddressMap", "once for each"]),
+        ({"brokeraddressmap": "a:1=b"}, ["brokerAddressMap", "'a:1'", "'b'"]),
+        ({"brokeraddressmap": " , "}, ["brokerAddressMap", "ADVERTISED=REACHED"]),
         ({"subscrib": "x"}, ["subscrib", "did you mean subscribe?", "startingOffsets"]),
         ({"topic": "x"}, ["topic", "belongs to the sink"]),
         ({"zzz": "1"}, ["zzz", "unknown", "no option has a name like it"]),
@@ -366,6 +375,8 @@ def default_of(option: str, field: dataclasses.Field[Any]) -> str:
             return "error"
         case "groupOffsetFallback", -2:
             return "earliest"
+        case "brokerAddressMap", Network(broker_address_map={}):
+            return "as advertised"
         case "maxTriggerDelay", 900.0:
             return "15m"
         case _, (None | ()):

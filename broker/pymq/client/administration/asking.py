@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pymq.client import operations
+from pymq.client.cluster.network import advertised
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.cluster.routes import MASTER_ID, Route, existing_route, no_master, no_route
 from pymq.client.operations import Operation
@@ -117,10 +118,7 @@ class Asking:
         except ConnectionFailed as error:
             if name is None:
                 raise
-            raise error.retold(
-                f"{error}; broker {name!r} advertises that address: can this machine reach it, and "
-                "is brokerIP1 in the broker's configuration right?"
-            ) from error
+            raise error.retold(f"{error}; {advertised(name)}") from error
         try:
             return await self.pool.ask(channel, operation, timeout_s=timeout_s or self.timeout_s)
         except RequestTimeout:

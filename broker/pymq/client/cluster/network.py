@@ -123,6 +123,15 @@ class Network:
         return f"{host}@{name}{unit}"
 
 
+def advertised(broker_name: str) -> str:
+    """Return where a broker's address is from, for the error message when it cannot be reached."""
+    return (
+        f"broker {broker_name!r} advertises that address: if this machine cannot reach it, set "
+        "brokerIP1 in the broker's configuration, or say where the broker is reached from here "
+        "(broker_address_map, in Spark brokerAddressMap)"
+    )
+
+
 def _checked_pair(advertised: object, reached: object) -> tuple[str, str]:
     if not isinstance(advertised, str) or not isinstance(reached, str):
         raise ConfigurationError(

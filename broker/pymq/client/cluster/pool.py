@@ -297,8 +297,8 @@ class ClientPool:
         except (ConfigurationError, ConnectionFailed) as error:
             raise ConnectionFailed(
                 f"topic {topic!r}: broker {broker_name!r} advertises {address}, which cannot be "
-                f"reached from here ({error}); check that it runs and, if it does, set "
-                "brokerIP1 in its configuration to an address that clients can reach"
+                f"reached from here ({error}); check that it runs and, if it does, set brokerIP1 "
+                "in its configuration to an address that clients can reach, or broker_address_map"
             ) from error
 
     async def read_channel(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> AsyncChannel:

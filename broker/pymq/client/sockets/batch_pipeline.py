@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from pymq.client.cluster.network import advertised
 from pymq.client.cluster.routes import Route
 from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
 from pymq.client.sending.preencoded_records import BrokerKind, as_batch
@@ -31,7 +32,7 @@ from pymq.client.sockets.batch_targets import (
     QueueChooser,
     fitting,
 )
-from pymq.client.sockets.blocking_pool import BlockingPool, advertised, timed_out
+from pymq.client.sockets.blocking_pool import BlockingPool, timed_out
 from pymq.client.sockets.delayed_sends import DelayedMessage
 from pymq.errors import (
     BrokerError,

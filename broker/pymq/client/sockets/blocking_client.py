@@ -10,8 +10,8 @@ Nothing is committed for the group.
 
 **Retries.** Reads are tried again, over new routes and connections, until ``read_deadline_s``
 has passed without progress. Sends are tried again on another queue, ``send_retries`` times or
-until a deadline, after the codes that RocketMQ retries (17, 14, 1, 16, 204, 205, 2), after a broken connection
-and after a timeout. In the last two cases the first try may have been stored: then the message
+until a deadline, after the codes that RocketMQ retries (17, 14, 1, 16, 204, 205, 2), a broken
+connection or a timeout. In the last two cases the first try may have been stored: then the message
 is there twice, with the same message id (property ``UNIQ_KEY``), by which readers can tell.
 """
 
@@ -23,7 +23,7 @@ from typing import Self, TypeVar
 from pymq.client import operations
 from pymq.client.cluster.config import ClientConfig, parse_name_servers
 from pymq.client.cluster.namespaces import refuse_namespace
-from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.cluster.network import PLAIN, Network, advertised
 from pymq.client.cluster.routes import Route, no_read_queue
 from pymq.client.group.subscriptions import subscription_of
 from pymq.client.operations import Operation, PreparedMessage, Pull, PullResult, SendResult
@@ -38,7 +38,7 @@ from pymq.client.sending.send_encoding import (
     encode_properties,
     prepare_body,
 )
-from pymq.client.sockets.blocking_pool import PASSING, BlockingPool, advertised
+from pymq.client.sockets.blocking_pool import PASSING, BlockingPool
 from pymq.client.sockets.blocking_sender import BlockingSender
 from pymq.client.sockets.message_ids import MessageIds
 from pymq.client.sockets.queue_bounds import ask_bounds

@@ -383,14 +383,6 @@ class BlockingPool:
         return Backoff(self.config, self.routes, self._closed)
 
 
-def advertised(broker_name: str) -> str:
-    """Return where a broker's address is from, for the error message when it cannot be reached."""
-    return (
-        f"broker {broker_name!r} advertises that address; can this machine reach it, and is "
-        "brokerIP1 in the broker's configuration right?"
-    )
-
-
 def timed_out(peer: str, operation: Operation[T], timeout_s: float) -> RequestTimeout:
     """Return the error of a request that nobody answered."""
     return RequestTimeout(

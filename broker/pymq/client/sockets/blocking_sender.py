@@ -8,10 +8,11 @@ import itertools
 import secrets
 
 from pymq.client.checks import check_seconds
+from pymq.client.cluster.network import advertised
 from pymq.client.cluster.routes import pick_queue
 from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
 from pymq.client.sending.send_retry import pause_s
-from pymq.client.sockets.blocking_pool import BlockingPool, advertised
+from pymq.client.sockets.blocking_pool import BlockingPool
 from pymq.clock import Clock
 from pymq.errors import (
     BrokerError,

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pymq.client import operations
+from pymq.client.cluster.network import advertised
 from pymq.client.operations import Operation
-from pymq.client.sockets.blocking_pool import BlockingPool, advertised
+from pymq.client.sockets.blocking_pool import BlockingPool
 from pymq.client.sockets.many_requests import ask_many
 from pymq.client.sockets.queue_bounds import try_routes
 from pymq.errors import PymqError

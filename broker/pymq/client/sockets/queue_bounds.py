@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pymq.client import operations
+from pymq.client.cluster.network import advertised
 from pymq.client.cluster.routes import Route
 from pymq.client.operations import Operation
-from pymq.client.sockets.blocking_pool import PASSING, BlockingPool, advertised
+from pymq.client.sockets.blocking_pool import PASSING, BlockingPool
 from pymq.client.sockets.many_requests import ask_many
 from pymq.errors import PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue

@@ -8,7 +8,8 @@ would have to fetch from its disk, and the slave names the master again when tha
 import time
 from dataclasses import dataclass
 
-from pymq.client.sockets.blocking_pool import BlockingPool, advertised
+from pymq.client.cluster.network import advertised
+from pymq.client.sockets.blocking_pool import BlockingPool
 from pymq.errors import ConnectionFailed
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import MessageQueue
