@@ -273,8 +273,9 @@ make_databases() {  # servers for the shop's tests, which start their own: Debia
   fi
 }
 
-# Two processes share the test files, for tests wait more than they compute. One: -n 0.
-shared=(-n 2 --dist loadfile)
+# Three processes share the test files, for tests wait more than they compute. One: -n 0. In the
+# order of their names, long ones come before the many short ones of tests/unit.
+shared=(-n 3 --dist loadfile --no-loadscope-reorder)
 
 tests() {  # tests ARGUMENTS: those that need no Maven
   make_env

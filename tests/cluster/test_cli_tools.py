@@ -1,6 +1,7 @@
 """Commands for topics, groups and messages beyond those of ``test_cli_requests``."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,11 +125,70 @@ def test_what_was_consumed_is_sent_again(where: tuple[str, ...], tmp_path: Path)
     assert bad.returncode == 2 and "line 1 of the JSON" in bad.stderr
 
 
+def test_a_namespace(cluster: Cluster, where: tuple[str, ...]) -> None:
+    """Commands show short names, brokers have whole ones, and others see nothing of it."""
+    shop = ("--namespace", "shop", *where)
+    array(pymq("topic", "create", "seats", "--queues", "2", *shop))
+    assert {"topic": "seats"} in array(pymq("topic", "list", *shop))
+    sent = rows(pymq("send", "seats", "one", "--keys", "k1", *shop))
+    sent += rows(pymq("send", "seats", *shop, given=b"two\nthree\n"))
+    assert {row["topic"] for row in sent} == {"seats"}
+    rows(pymq("send", "seats", "four", "--queue", "1", *shop))
+
+    def bodies(*command: str) -> list[str]:
+        found = rows(pymq(*command, *shop))
+        assert {row["topic"] for row in found} <= {"seats", "rows"}
+        return sorted(row["body"] for row in found)
+
+    every = ["four", "one", "three", "two"]
+    read = ("consume", "seats", "--from", "earliest")
+    assert bodies(*read, "--no-follow") == every
+    assert bodies(*read, "--no-follow", "--group", "drain") == every
+    assert bodies(*read, "--no-follow", "--group", "drain") == []
+    assert bodies(*read, "--count", "4", "--group", "join") == every
+    assert bodies(*read, "--count", "4") == every
+    assert bodies("tail", "seats", "-n", "4") == every
+    names = {row["group"] for row in array(pymq("group", "list", *shop))}
+    assert {"join", "drain"} <= names
+    lags = array(pymq("group", "lag", "drain", *shop))
+    assert sum(row["lag"] for row in lags) == 0 and {row["topic"] for row in lags} == {"seats"}
+    assert bodies("message", "find", "seats", "k1") == ["one"]
+    printed = pymq(*read, "--no-follow", *shop).stdout.encode()
+    again = rows(pymq("send", "--from-json", "-", *shop, given=printed))
+    assert len(again) == 4 and {row["topic"] for row in again} == {"seats"}
+    (copied,) = array(pymq("copy", "seats", "rows", *shop))
+    assert copied == {"source": "seats", "target": "rows", "messages": 8}
+    checked = array(pymq("doctor", "--topic", "seats", *shop))
+    assert any("'seats' has 2 queues" in row["text"] for row in checked)
+    ours = {topic for topic in cluster.topics() if topic.startswith("shop%")}
+    assert ours == {"shop%seats", "shop%rows"} and not {"seats", "rows"} & {*cluster.topics()}
+    assert len(cluster.messages("shop%rows")) == 8
+    unknown = refusal(pymq("consume", "seats", "--no-follow", "--namespace", "other", *where))
+    assert "other%seats" in unknown.line
+    wrong = refusal(pymq("topic", "list", "--namespace", "a b", *where))
+    assert wrong.status == 2 and "namespace" in wrong.line
+
+
+def test_members_reach_brokers_where_they_are_mapped(
+    cluster: Cluster, where: tuple[str, ...]
+) -> None:
+    rows(pymq("send", "mapped", "one", *where))
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        elsewhere.settimeout(20)
+        address = f"127.0.0.1:{elsewhere.getsockname()[1]}"
+        told = ("--group", "mapped", "--map", f"{cluster.broker_address}={address}")
+        with running("consume", "mapped", *told, *where):
+            elsewhere.accept()[0].close()
+
+
 def test_profiles_name_clusters(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[profiles.here]\nname_server = "{cluster.name_server}"\n')
     found = pymq("--profile", "here", "topic", "list", PYMQ_CONFIG=str(file))
     assert found.returncode == 0 and found.stdout.startswith("TOPIC")
+    file.write_text(f'{file.read_text()}namespace = "profiled"\n')
+    pymq("send", "T", "x", "--profile", "here", PYMQ_CONFIG=str(file))
+    assert [one.body for one in cluster.messages("profiled%T")] == [b"x"]
     wrong = refusal(pymq("topic", "list", "--profile", "there", PYMQ_CONFIG=str(file)))
     assert wrong.status == 2 and "has no profile 'there', only: here" in wrong.line
 

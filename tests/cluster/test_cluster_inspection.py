@@ -40,6 +40,44 @@ def test_messages_topics_and_lag() -> None:
         assert (cluster.lag("g"), cluster.lag("g", "T")) == (1, 1)
 
 
+def test_dead_letters_of_two_brokers() -> None:
+    """In an order of their own, and under the topic that the group has read."""
+    settings = {"delay_levels_ms": (20,) * 18}
+    with (
+        Cluster(brokers=2, store_settings=settings) as cluster,
+        blocking.Producer(cluster.name_server) as producer,
+    ):
+        assert cluster.dead_letters("g") == []
+        for number in range(8):
+            producer.send(Message("T", b"%d" % number, keys=["a", f"k{number}"]))
+
+        def handle(message: ReceivedMessage) -> None:
+            if int(message.body) % 2:
+                raise ValueError("never")
+            message.reject("unreadable")
+
+        consumer = blocking.Consumer(
+            cluster.name_server, "g", from_where="earliest", max_reconsume_times=1
+        )
+        with consumer.subscribe("T"):
+            consumer.run(handle, timeout_s=1.5)
+        dead = cluster.dead_letters("g")
+        assert sorted(one.body for one in dead) == [b"%d" % number for number in range(8)]
+        assert {one.topic for one in dead} == {"T"} and cluster.topics() == ["T"]
+        assert {one.broker_name for one in dead} == {"broker-a", "broker-b"}
+        reasons = [one.properties.get("DLQ_REASON") for one in dead]
+        assert reasons.count("unreadable") == 4 and reasons.count(None) == 4
+        assert cluster.dead_letters("other") == []
+        # Sent again as it was: what was received has its keys as a list.
+        (first, *_) = dead
+        again = Message(first.topic, first.body, tags=first.tags, keys=first.keys)
+        producer.send(again)
+        assert cluster.messages("T")[-1].keys == first.keys == ["a", f"k{first.body.decode()}"]
+        cluster.broker("broker-b").kill()
+        with pytest.raises(ClientClosed, match="broker-b: stopped"):
+            cluster.dead_letters("g")
+
+
 def test_the_messages_of_a_broker_that_is_down_are_no_silent_gap() -> None:
     with Cluster() as cluster, blocking.Producer(cluster.name_server) as producer:
         producer.send(Message("T", b"x"))

@@ -57,6 +57,34 @@ def test_the_blocking_faces(pymq_cluster: Cluster, topic: str) -> None:
         assert sum(map(len, consumer.batches(timeout_s=2))) == 50
 
 
+def test_polars_both_ways(pymq_cluster: Cluster, topic: str) -> None:
+    """Nulls, bytes that are no text, times and dictionaries; what is read is sent on as it is."""
+    polars = pytest.importorskip("polars")
+    name_server = pymq_cluster.name_server
+    bodies = [b"%d \xff" % number for number in range(100)]
+    frame = polars.DataFrame(
+        {
+            "topic": [topic] * 100,
+            "body": bodies,
+            "tags": ["a", None] * 50,
+            "keys": [f"k{number} all" for number in range(100)],
+        },
+        schema_overrides={"topic": polars.Categorical},
+    )
+    with blocking.Producer(name_server) as producer, blocking.Reader(name_server) as reader:
+        assert producer.send_columns(frame).is_stored.all()
+        read = polars.concat([batch.to_polars() for batch in reader.read(topic)])
+        assert sorted(read["body"]) == sorted(bodies) and read.height == 100
+        assert read["tags"].null_count() == 50 and set(read["tags"].drop_nulls()) == {"a"}
+        assert str(read["store_timestamp"].dtype.time_zone) == "UTC"
+        copy = read.select("body", "tags", "keys").with_columns(topic=polars.lit(f"{topic}2"))
+        assert producer.send_columns(copy).is_stored.all()
+        part = copy.filter(polars.col("tags") == "a").slice(10, 20)
+        assert len(producer.send_columns(part)) == 20
+    found = pymq_cluster.messages(f"{topic}2")
+    assert len(found) == 120 and {one.keys[1] for one in found} == {"all"}
+
+
 WRONG_TABLES: list[tuple[Any, str | None, type[Exception], str]] = [
     ([1, 2], "topic", ConfigurationError, "expected an Arrow table"),
     ({"tags": ["a"]}, "topic", ConfigurationError, "body is missing"),

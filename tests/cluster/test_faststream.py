@@ -11,7 +11,7 @@ from tests.cluster.scenarios import wait_until
 pytest.importorskip("faststream")
 
 from faststream import AckPolicy, FastStream
-from faststream.exceptions import RejectMessage
+from faststream.exceptions import NackMessage, RejectMessage
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel
 
@@ -22,6 +22,7 @@ from pymq.integrations.faststream import (
     RocketResponse,
     RocketRouter,
 )
+from pymq.integrations.faststream_testing import TestRocketBroker
 from pymq.testing import Cluster
 
 
@@ -139,6 +140,80 @@ def test_requests_and_replies(cluster: Cluster) -> None:
         )
 
     with_broker(cluster, test)
+
+
+def test_a_handler_says_when_its_message_comes_again(cluster: Cluster) -> None:
+    """Once, and without an error in the log; the delay levels are 0.1 s each here."""
+    seen: Counter[str] = Counter()
+    errors: list[BaseException] = []
+
+    async def test(broker: RocketBroker) -> None:
+        @broker.subscriber("nack", "nack-g", from_where="earliest", ack_policy=AckPolicy.MANUAL)
+        async def handle(body: str, message: CurrentMessage) -> None:
+            seen[body] += 1
+            try:
+                await (message.ack() if seen[body] == 3 else message.nack(seen[body] - 1 or None))
+            except Exception as error:
+                errors.append(error)
+                raise
+
+        @broker.subscriber("nack", "raise-g", from_where="earliest")
+        async def fail(body: str) -> None:
+            seen[f"raised {body}"] += 1
+            if seen[f"raised {body}"] < 3:
+                raise NackMessage(after_s=1)
+
+        await broker.start()
+        await broker.publish("x", "nack")
+        await wait_until(lambda: seen["x"] == seen["raised x"] == 3, "all are tried again")
+        await wait_until(lambda: cluster.lag("nack-g") == cluster.lag("raise-g") == 0, "done")
+
+    with_broker(cluster, test)
+    assert not errors and not cluster.dead_letters("nack-g")
+
+
+def test_nothing_is_a_result_too(cluster: Cluster) -> None:
+    """RocketMQ has no empty bodies, which other brokers have for None."""
+    seen: Counter[object] = Counter()
+
+    async def test(broker: RocketBroker) -> None:
+        @broker.subscriber("nothing", "nothing-g", from_where="earliest")
+        @broker.publisher("nothing-out")
+        async def handle(body: str) -> None:
+            seen[body] += 1
+
+        @broker.subscriber("nothing-out", "nothing-out-g", from_where="earliest")
+        async def read(body: None) -> None:
+            seen[body] += 1
+
+        await broker.start()
+        found = await broker.request("question", "nothing", timeout=20)
+        assert await found.decode() is None
+        await broker.publish("x", "nothing")
+        await wait_until(lambda: seen[None] == 2, "both results are read")
+
+    with_broker(cluster, test)
+    assert seen == {"question": 1, "x": 1, None: 2}
+
+
+def test_mocks_of_handlers_with_a_real_cluster(cluster: Cluster) -> None:
+    async def test() -> None:
+        broker = RocketBroker(cluster.name_server, logger=None)
+
+        @broker.subscriber("real", "real-g", from_where="earliest")
+        @broker.publisher("real-out")
+        async def handle(body: str) -> str:
+            return body.upper()
+
+        async with TestRocketBroker(broker, with_real=True) as running:
+            await running.publish("x", "real")
+            await handle.wait_call(20)
+            assert handle.mock is not None
+            handle.mock.assert_called_once_with("x")
+            await wait_until(lambda: cluster.messages("real-out"), "it is published")
+
+    run(test())
+    assert [one.body for one in cluster.messages("real-out")] == [b"X"]
 
 
 def test_routers_namespaces_and_single_messages(cluster: Cluster) -> None:

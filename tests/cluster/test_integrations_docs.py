@@ -80,7 +80,7 @@ def test_jupyter(pymq_cluster: Cluster, tmp_path: Path) -> None:
 
 def test_faststream(pymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("faststream")
-    names = execute(program("RocketBroker(", pymq_cluster))
+    names = execute(program("class Order(BaseModel)", pymq_cluster))
 
     async def run() -> None:
         app = names["app"]
@@ -94,6 +94,13 @@ def test_faststream(pymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]) -
     (parcel,) = pymq_cluster.messages("parcels")
     assert (parcel.body, parcel.tags) == (b'{"parcel":17}', "new")
     assert "Ulm " in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:(?s).*AST parsing")  # FastStream looks at its caller's file
+def test_faststream_in_memory(pymq_cluster: Cluster) -> None:
+    pytest.importorskip("faststream")
+    execute(program("TestRocketBroker(", pymq_cluster))["test_a_greeting"]()
+    assert pymq_cluster.topics() == []
 
 
 def test_celery(pymq_cluster: Cluster) -> None:

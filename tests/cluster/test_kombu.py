@@ -18,7 +18,7 @@ pytest.importorskip("kombu")
 import kombu
 
 import pymq.integrations.kombu
-from pymq import Network
+from pymq import Network, blocking
 from pymq.testing import Cluster
 
 LIMIT_S = 60.0
@@ -97,6 +97,60 @@ def test_simple_queues_and_what_is_left_unacknowledged(cluster: Cluster) -> None
         assert queue.clear() == 5
         with pytest.raises(queue.Empty):
             queue.get(block=False)
+
+
+def test_what_would_be_lost_in_a_fanout_exchange_is_refused(cluster: Cluster) -> None:
+    """What the refusal names instead does it."""
+    every = [kombu.Queue(f"every-{n}", kombu.Exchange("all", "topic"), "#") for n in range(2)]
+    with kombu.Connection(f"pymq://{cluster.name_server}") as conn:
+        fanout = kombu.Exchange("news", "fanout")
+        producer = conn.Producer()
+        with pytest.raises(conn.channel_errors, match="fanout.*topic exchange.*'#'"):
+            kombu.Queue("reader", fanout, channel=conn.channel()).declare()
+        with pytest.raises(conn.channel_errors, match="fanout"):
+            producer.publish({"n": 1}, exchange=fanout, declare=[fanout])
+        producer.publish({"n": 2}, exchange=every[0].exchange, routing_key="x", declare=every)
+        for queue in every:
+            with conn.SimpleQueue(queue) as simple:
+                message = simple.get(timeout=LIMIT_S)
+                assert message.payload == {"n": 2}
+                message.ack()
+    assert not cluster.messages("reader")
+
+
+def test_a_celery_that_has_no_remote_control_says_so(cluster: Cluster) -> None:
+    celery = pytest.importorskip("celery")
+    app = celery.Celery("shop", broker=f"pymq://{cluster.name_server}")
+    with pytest.raises(kombu.exceptions.OperationalError, match="remote control"):
+        app.control.ping(timeout=0.1)
+    app.close()
+
+
+def test_a_broker_that_does_not_answer_does_not_stop_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues are new, and one of two brokers is silent; when it answers it has them, too."""
+    monkeypatch.setattr(pymq.integrations.kombu, "CREATE_AGAIN_S", 0.0)
+    silent = cluster.broker("broker-b").delay(60)
+    with connection(cluster) as conn:
+        queue = conn.SimpleQueue("new")
+        for number in range(4):
+            queue.put({"n": number})
+        assert {one.broker_name for one in cluster.messages("new")} <= {"broker-a"}
+        silent.end()
+        found = []
+        for _ in range(4):
+            message = queue.get(timeout=LIMIT_S)
+            found.append(message.payload["n"])
+            message.ack()
+        assert sorted(found) == [0, 1, 2, 3]
+        queue.put({"n": 4})
+        with blocking.Admin(cluster.name_server) as admin:
+            assert admin.topics.config("new").keys() == {"broker-a", "broker-b"}
+            assert "kombu" in admin.groups.names()
+        cluster.broker().kill()
+        with pytest.raises(conn.connection_errors + conn.channel_errors):
+            conn.channel().queue_declare("another")
 
 
 def test_no_name_server_is_an_error_of_the_connection() -> None:

@@ -19,6 +19,7 @@ from pymq import (
     Producer,
     ReceivedMessage,
     TransactionStatus,
+    allocation,
     blocking,
 )
 from pymq.testing import Cluster
@@ -137,6 +138,35 @@ def test_a_group_consumes_retries_and_rejects(cluster: Cluster, orderly: bool) -
         messages: list[ReceivedMessage] = []
         until(lambda: messages.extend(reader.poll()) or messages, "the dead letter is read")
     assert [message.body for message in messages] == [b"5"]
+
+
+@pytest.mark.parametrize("how", ["by_config", "own"])
+def test_queues_are_divided_by_the_names_that_the_user_knows(cluster: Cluster, how: str) -> None:
+    """Another division is of members in Java, whose results depend on the whole names."""
+    topic, seen = f"divided-{how}", set[str]()
+    with blocking.Producer(cluster.name_server, network=SHOP) as producer:
+        producer.send(Message(topic, b"first"))
+        every = producer.queues(topic)
+        listed = [queue for queue in every if queue.queue_id % 2]
+        for queue in every:
+            producer.send(Message(topic, b"odd" if queue in listed else b"even"), queue=queue)
+
+    def own(queues: list[MessageQueue], ids: list[str], own_id: str) -> list[MessageQueue]:
+        seen.update(queue.topic for queue in queues)
+        return [queue for queue in queues if queue in listed or "%RETRY%" in queue.topic]
+
+    consumer = blocking.Consumer(
+        cluster.name_server,
+        f"g-{how}",
+        from_where="earliest",
+        allocation=allocation.by_config(*listed) if how == "by_config" else own,
+        network=SHOP,
+    )
+    handled: list[bytes] = []
+    with consumer.subscribe(topic):
+        consumer.run(lambda message: handled.append(message.body), timeout_s=2)
+    assert handled.count(b"odd") == len(listed) and b"even" not in handled
+    assert how == "by_config" or seen == {topic, f"%RETRY%g-{how}"}
 
 
 def test_two_namespaces_and_none_are_apart(cluster: Cluster) -> None:

@@ -1,13 +1,17 @@
 """Messages that consumers send back to a running broker."""
 
 import asyncio
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.running import run
 from tests.cluster.scenarios import send_numbers, wait_until
 
+from pymq import ConfigurationError, Message, Producer
 from pymq.client.consuming.consumer import Consumer
 from pymq.protocol.bodies import GroupConfig
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
@@ -183,3 +187,50 @@ def test_our_consumer_fails_until_the_dead_letters(pymq_cluster: Cluster) -> Non
         }
 
     asyncio.run(asyncio.wait_for(check(), 60))
+
+
+@pytest.mark.parametrize("tries_max", [None, math.inf])
+def test_tries_without_limit(tries_max: float | None) -> None:
+    """By default a message is given up after 16 tries again; a broker is killed meanwhile."""
+    tries: Counter[bytes] = Counter()
+    broken = {b"%d" % number for number in range(6)}
+
+    async def handle(message: ReceivedMessage) -> None:
+        assert message.reconsume_times >= 0
+        tries[message.body] += 1
+        if tries[message.body] <= 25:
+            raise ValueError("not yet")
+        broken.discard(message.body)
+
+    settings = {"delay_levels_ms": (10,) * 18}
+    with Cluster(brokers=2, store_settings=settings) as cluster:
+
+        async def test() -> None:
+            async with Producer(cluster.name_server) as producer:
+                for body in broken:
+                    await producer.send(Message("T", body))
+            consumer = Consumer(
+                cluster.name_server, "g", from_where="earliest", max_reconsume_times=tries_max
+            )
+            async with consumer.subscribe("T"):
+                running = asyncio.create_task(consumer.run(handle))
+                await wait_until(lambda: sum(tries.values()) > 40, "they are tried again")
+                await asyncio.to_thread(cluster.broker("broker-b").kill)
+                await asyncio.to_thread(cluster.broker("broker-b").start)
+                if tries_max is None:
+                    await wait_until(
+                        lambda: len({one.body for one in cluster.dead_letters("g")}) == 6,
+                        "all are given up",
+                    )
+                else:
+                    await wait_until(lambda: not broken, "all are done")
+                running.cancel()
+
+        run(test())
+        assert (cluster.dead_letters("g") == []) is (tries_max is not None)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, -math.inf, math.nan, 1 << 31])
+def test_a_wrong_number_of_tries_is_refused(wrong: float) -> None:
+    with pytest.raises(ConfigurationError, match="max_reconsume_times="):
+        Consumer("127.0.0.1:1", "g", max_reconsume_times=wrong)

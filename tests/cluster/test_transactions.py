@@ -135,6 +135,58 @@ def test_who_does_not_know_leaves_it_open(checking: Cluster, is_raised: bool) ->
     run(test())
 
 
+@pytest.mark.parametrize("trouble", ["killed", "slow", "cancelled"])
+def test_a_commit_that_failed_is_no_success_when_it_is_called_again(
+    pymq_cluster: Cluster, trouble: str
+) -> None:
+    """Again only if the broker has surely not heard it; one message in the end."""
+    broker = pymq_cluster.broker()
+
+    async def fail(transaction: Transaction) -> None:
+        limit_s = 0.3 if trouble == "cancelled" else None
+        async with asyncio.timeout(limit_s):
+            await transaction.commit()
+
+    async def test() -> None:
+        async with Producer(
+            pymq_cluster.name_server,
+            group="pg",
+            check_transaction=lambda _: COMMIT,
+            deadline_s=1,
+            timeout_s=0.5,
+        ) as producer:
+            transaction = await Transaction(producer, Message("T", b"x")).begin()
+            if trouble == "killed":
+                await asyncio.to_thread(broker.kill)
+            else:
+                slow = broker.delay(2)
+            with pytest.raises(TimeoutError if trouble == "cancelled" else PymqError) as caught:
+                await fail(transaction)
+            assert "outcome_known" not in dir(caught.value) or "asks what" in str(caught.value)
+            with pytest.raises(PymqError, match="asks what became of") as again:
+                await transaction.commit()
+            assert again.value.outcome_known is (trouble == "killed")
+            with pytest.raises(LocalProtocolError, match="COMMIT"):
+                await transaction.rollback()
+            if trouble == "killed":
+                await asyncio.to_thread(broker.start)
+                async with asyncio.timeout(CHECKED_S):
+                    while True:
+                        try:
+                            await transaction.commit()
+                        except PymqError as error:
+                            assert error.outcome_known
+                        else:
+                            break
+            else:
+                slow.end()
+                with pytest.raises(PymqError, match="asks what became of"):
+                    await transaction.commit()
+            assert await wait_delivered(pymq_cluster, 1) == [b"x"]
+
+    run(test())
+
+
 def test_what_a_transaction_needs_is_named(pymq_cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="give group= a name of its own"):
         Producer("127.0.0.1:1", check_transaction=never)

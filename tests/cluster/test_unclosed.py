@@ -42,6 +42,7 @@ child.join()
 
 RECEIVE = """
 import sys
+import pymq
 from pymq import blocking
 
 consumer = blocking.Consumer(sys.argv[1], "g", from_where="earliest").subscribe("T").start()
@@ -61,9 +62,9 @@ sys.stderr.write(str(cluster.store))
 """
 
 
-def end(script: str, name_server: str = "") -> str:
+def end(script: str, *arguments: str) -> str:
     """Return what a program wrote that ended by itself."""
-    command = [sys.executable, "-c", script, name_server]
+    command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -116,3 +117,47 @@ def test_a_client_that_could_not_start_may_try_again(pymq_cluster: Cluster) -> N
     for _ in range(2):
         with pytest.raises(ConnectionFailed, match="no name server"):
             unreachable.start()
+
+
+LEAVE = """
+import asyncio
+import sys
+
+import pymq
+
+
+async def main():
+    member = getattr(pymq, sys.argv[2])(sys.argv[1], "left").subscribe("T")
+    await member.start()
+    if sys.argv[3] == "closed":
+        await member.close()
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["Consumer", "PullConsumer", "SimpleConsumer"])
+@pytest.mark.parametrize("how", ["closed", "left"])
+def test_a_member_that_nobody_closes_is_named(pymq_cluster: Cluster, kind: str, how: str) -> None:
+    told = end(LEAVE, pymq_cluster.name_server, kind, how)
+    count = told.count("consumer of group 'left' was left without close()")
+    assert count == (how == "left"), told
+
+
+FORK = """
+import os
+import sys
+
+import pymq
+from pymq import blocking
+
+consumer = blocking.Consumer(sys.argv[1], "g").subscribe("T").start()
+if os.fork() == 0:
+    sys.exit(0)
+assert os.wait()[1] == 0
+"""
+
+
+def test_blocking_members_are_closed_with_their_program_in_silence(pymq_cluster: Cluster) -> None:
+    assert "without close()" not in end(FORK, pymq_cluster.name_server)

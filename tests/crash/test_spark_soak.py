@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 #: Victims, and how often each is chosen: a driver takes longest to come back.
 VICTIMS = {"python worker": 4, "executor": 2, "broker": 4, "frozen broker": 2, "driver": 1}
-#: What ``./build.sh test`` asks for, and kills then and else.
-SHORT_ROUNDS, SHORT_KILLS, LONG_KILLS = 25, 5, 200
+KILLS = 200
+#: What ``./build.sh test`` asks for: too few for this test, whose like is in tests/spark.
+SHORT_ROUNDS = 25
 #: A driver that ends this often in a row without a fault copies nothing more.
 ENDS_MAX = 5
 
@@ -114,7 +115,8 @@ class Soak:
 
 
 def test_each_row_is_copied_once(tmp_path: Path, seed: int, crash_rounds: int) -> None:
-    kills = SHORT_KILLS if crash_rounds <= SHORT_ROUNDS else LONG_KILLS
+    if crash_rounds <= SHORT_ROUNDS:
+        pytest.skip("for ./build.sh crash; tests/spark/test_standalone.py is the short form")
     home = tmp_path / "cluster"
     home.mkdir()
     dice = random.Random(seed)
@@ -123,7 +125,7 @@ def test_each_row_is_copied_once(tmp_path: Path, seed: int, crash_rounds: int) -
             bed.create_topic(topic)
         with bed.load("from") as load:
             soak = Soak(bed, cluster, tmp_path / "checkpoint", dice)
-            for _ in range(kills):
+            for _ in range(KILLS):
                 load.wait_acknowledged(50)
                 soak.go_on()
                 soak.kill()

@@ -252,7 +252,7 @@ class Shop:
     async def settle_outboxes(self) -> None:
         """Wait until everything that was to be sent is sent, or waits with a broker."""
         async with asyncio.timeout(SETTLE_S):
-            while any([self.count(service, OUTBOXES[service]) for service in OUTBOXES]):
+            while any(self.count(service, OUTBOXES[service]) for service in OUTBOXES):
                 await asyncio.sleep(0.05)
 
     def count(self, service: str, table: type[Any]) -> int:

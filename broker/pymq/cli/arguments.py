@@ -1,5 +1,6 @@
 """Options that the client commands share, and the client made from them."""
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -90,6 +91,14 @@ AddressMap = Annotated[
         "HOST=HOST; may be repeated.",
     ),
 ]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="In which topics and groups are: orders is NAME%orders to brokers.",
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -116,6 +125,7 @@ class Shared:
     form: Output = Form.TEXT
     given_timeout_s: Timeout = None
     mapped: AddressMap = None
+    given_namespace: Namespace = None
     verbose: Verbose = 0
     quiet: Quiet = 0
 
@@ -140,11 +150,12 @@ class Shared:
         """How long to wait for an answer."""
         return self.given_timeout_s or self.profile.timeout_s or TIMEOUT_S
 
+    @functools.cached_property
     def network(self) -> "Network":
-        """Return where brokers are reached.
+        """Where brokers are reached, and the namespace of what is named.
 
         Raises:
-            ConfigurationError: ``mapped`` is malformed.
+            ConfigurationError: ``mapped`` or the namespace is malformed.
         """
         from pymq.client.cluster.network import Network
 
@@ -157,10 +168,18 @@ class Shared:
                     "172.17.0.3:10911=127.0.0.1:10911"
                 )
             pairs[advertised] = reached
-        return Network(broker_address_map=pairs)
+        namespace = self.given_namespace or self.profile.namespace
+        return Network(broker_address_map=pairs, namespace=namespace)
+
+    @property
+    def plain_network(self) -> "Network":
+        """Where brokers are reached, for clients that are told whole names (``network.wrap``)."""
+        return dataclasses.replace(self.network, namespace=None)
 
     def client(self, name_server: str | None = None) -> "BlockingClient":
         """Return a client that gives up after ``timeout_s``; use it in a ``with`` statement.
+
+        It knows of no namespace: ``network.wrap`` names for it.
 
         Args:
             name_server: of another cluster than this one.
@@ -179,7 +198,7 @@ class Shared:
             timeout_s=self.timeout_s,
             connect_timeout_s=self.timeout_s,
             read_deadline_s=self.timeout_s,
-            network=self.network(),
+            network=self.plain_network,
         )
         return BlockingClient(name_servers, config=config)
 
@@ -195,7 +214,7 @@ class Shared:
             self.name_server,
             timeout_s=self.timeout_s,
             connect_timeout_s=self.timeout_s,
-            network=self.network(),
+            network=self.network,
         )
 
 

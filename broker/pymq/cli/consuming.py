@@ -5,6 +5,7 @@ from datetime import datetime
 
 from pymq.cli import reading
 from pymq.cli.queues import choose
+from pymq.client.cluster.network import Network
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
@@ -15,6 +16,7 @@ def consume(
     client: BlockingClient,
     topic: str,
     *,
+    network: Network,
     group: str | None,
     start: str | None,
     tags: str,
@@ -24,6 +26,8 @@ def consume(
     show: Callable[[ReceivedMessage], None],
 ) -> None:
     """Show messages as they arrive, or those that are there.
+
+    Topic and group have their whole names, those that brokers have for them.
 
     Raises:
         ConfigurationError: ``start`` is invalid, or cannot be combined with the rest.
@@ -48,9 +52,9 @@ def consume(
             if not shown.add(message):
                 break
     elif follow:
-        _join(client, topic, group, begin, tags, shown)
+        _join(client, network, topic, group, begin, tags, shown)
     else:
-        _drain(client, topic, group, begin, tags, shown)
+        _drain(client, network, topic, group, begin, tags, shown)
     if count is not None and shown.count < count:
         raise PymqError(f"topic {topic!r} has {shown.count} messages, --count asked for {count}")
 
@@ -72,6 +76,7 @@ class _Shown:
 
 def _join(
     client: BlockingClient,
+    network: Network,
     topic: str,
     group: str,
     begin: reading.Start,
@@ -88,7 +93,8 @@ def _join(
         )
     client.route(topic)  # a consumer would silently wait for a topic that does not exist
     moment = begin.astimezone() if isinstance(begin, datetime) else begin
-    with Consumer(client.name_servers, group, from_where=moment).subscribe(topic, tags) as consumer:
+    consumer = Consumer(client.name_servers, group, from_where=moment, network=network)
+    with consumer.subscribe(topic, tags):
         for message in consumer.messages():
             if not shown.add(message):
                 break
@@ -96,6 +102,7 @@ def _join(
 
 def _drain(
     client: BlockingClient,
+    network: Network,
     topic: str,
     group: str,
     begin: reading.Start,
@@ -105,7 +112,7 @@ def _drain(
     """Read what is there from a group's offsets on, and commit for it; it must have no members."""
     from pymq.client.threaded.admin import Admin
 
-    with Admin(client.name_servers) as admin:
+    with Admin(client.name_servers, network=network) as admin:
         members = admin.groups.members(group).connections
     if members:
         raise PymqError(

@@ -52,10 +52,12 @@ def copy(
     begin = reading.parse_start(start, now=datetime.now().astimezone())
     if source == target and elsewhere is None:
         raise ConfigurationError(f"SOURCE and TARGET are both {source!r}: it would never end")
+    whole = shared.network.wrap(target)
+    source_topic = shared.network.wrap(source)
     with shared.client() as client, shared.client(elsewhere) as other:
-        positions = reading.start_positions(client, source, begin)
+        positions = reading.start_positions(client, source_topic, begin)
         if queue is not None:
-            only = queues.choose(list(positions), source, queue)
+            only = queues.choose(list(positions), source_topic, queue)
             positions = {only: positions[only]}
         ends = client.bounds(positions)
         total = sum(max(end - positions[one], 0) for one, (_, end) in ends.items())
@@ -63,7 +65,7 @@ def copy(
 
             def messages() -> "Iterator[Message]":
                 for number, one in enumerate(reading.backlog(client, positions, tags=tags), 1):
-                    yield replaying.message_of(one, target)
+                    yield replaying.message_of(one, whole)
                     on_progress(number, total)
                     if number == count:
                         return

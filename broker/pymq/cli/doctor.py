@@ -41,7 +41,7 @@ def doctor(
         parse_name_servers(shared.name_server),
         topic=topic,
         group=group,
-        network=shared.network(),
+        network=shared.network,
         timeout_s=shared.timeout_s,
         watch_s=watch_s,
     )

@@ -67,7 +67,9 @@ def send(
         if body is not None or file is not None or tags or keys or properties or count != 1:
             raise ConfigurationError("--from-json: expected without BODY, and what belongs to it")
         with shared.client() as client:
-            sending.send_json(client, topic, from_json, queue=queue, form=shared.form)
+            sending.send_json(
+                client, topic, from_json, network=shared.network, queue=queue, form=shared.form
+            )
         return
     if topic is None:
         raise ConfigurationError("TOPIC is missing: where is the message to be sent?")
@@ -76,13 +78,14 @@ def send(
     with shared.client() as client:
         sending.send(
             client,
-            topic,
+            shared.network.wrap(topic),
             bodies,
             tags=tags,
             keys=keys,
             properties=named,
             queue=queue,
             form=shared.form,
+            named=shared.network.unwrap,
         )
 
 
@@ -136,12 +139,18 @@ def consume(
     with shared.client() as client:
         consuming.consume(
             client,
-            topic,
-            group=group,
+            shared.network.wrap(topic),
+            network=shared.plain_network,
+            group=None if group is None else shared.network.wrap(group),
             start=start,
             tags=tags,
             follow=follow,
             count=count,
             queue=queue,
-            show=output.message_printer(shared.form, body_only=body_only, template=template),
+            show=output.message_printer(
+                shared.form,
+                body_only=body_only,
+                template=template,
+                named=shared.network.unwrap,
+            ),
         )

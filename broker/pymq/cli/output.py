@@ -1,6 +1,7 @@
 """The output of commands: a table or lines for people, JSON for programs."""
 
 import base64
+import dataclasses
 import json
 import re
 import string
@@ -112,12 +113,12 @@ def progress(what: str, *, unit: str = "bytes") -> Iterator[Callable[[int, int],
 # ----------------------------------------------------------------------------------- messages
 
 
-def sent_rows(result: "SendResult") -> Iterable[Row]:
-    """Yield a row for each message of a send or a batch."""
+def sent_rows(result: "SendResult", named: Callable[[str], str] = str) -> Iterable[Row]:
+    """Yield a row for each message of a send or a batch; ``named`` says what topics are called."""
     ids = (result.message_id or "").split(",")
     for index, message_id in enumerate(ids):
         yield {
-            "topic": result.queue.topic,
+            "topic": named(result.queue.topic),
             "broker": result.queue.broker_name,
             "queue": result.queue.queue_id,
             "offset": result.queue_offset + index,
@@ -198,9 +199,13 @@ def message_text(message: "ReceivedMessage") -> str:
 
 
 def message_printer(
-    form: Form, *, body_only: bool, template: str | None = None
+    form: Form,
+    *,
+    body_only: bool,
+    template: str | None = None,
+    named: Callable[[str], str] = str,
 ) -> "Callable[[ReceivedMessage], None]":
-    """Return a function that prints a message.
+    """Return a function that prints a message; ``named`` says what topics are called.
 
     Raises:
         ConfigurationError: ``template`` is not a format string.
@@ -208,10 +213,19 @@ def message_printer(
     if body_only:
         return _print_body
     if template is not None:
-        return _templated(template)
-    if form is Form.JSON:
-        return lambda message: line(json.dumps(message_row(message), ensure_ascii=False))
-    return lambda message: line(message_text(message))
+        show = _templated(template)
+    elif form is Form.JSON:
+
+        def show(message: "ReceivedMessage") -> None:
+            line(json.dumps(message_row(message), ensure_ascii=False))
+
+    else:
+
+        def show(message: "ReceivedMessage") -> None:
+            line(message_text(message))
+
+    # A copy: who reads the messages goes by what brokers call their topics.
+    return lambda message: show(dataclasses.replace(message, topic=named(message.topic)))
 
 
 def _templated(template: str) -> "Callable[[ReceivedMessage], None]":

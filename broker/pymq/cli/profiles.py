@@ -29,6 +29,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "name_server": str,
     "timeout_s": (int, float),
     "broker_address_map": dict,
+    "namespace": str,
 }
 
 
@@ -39,6 +40,7 @@ class Profile:
     name_server: str | None = None
     timeout_s: float | None = None
     broker_address_map: Mapping[str, str] = field(default_factory=dict)
+    namespace: str | None = None
 
 
 def chosen(name: str | None, environment: Mapping[str, str], home: Path) -> Profile:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pymq.cli import output
@@ -28,7 +28,9 @@ def message_of(received: ReceivedMessage, topic: str) -> Message:
     )
 
 
-def message_of_line(line: bytes, number: int, topic: str | None) -> Message:
+def message_of_line(
+    line: bytes, number: int, topic: str | None, whole: Callable[[str], str] = str
+) -> Message:
     """Return the message that ``consume -o json`` printed as a line.
 
     Args:
@@ -36,6 +38,7 @@ def message_of_line(line: bytes, number: int, topic: str | None) -> Message:
             ``properties`` and ``flag`` if there are any. What else it has does not count.
         number: of the line, for error messages.
         topic: where to; ``None``: where the line says.
+        whole: returns what brokers call a topic.
 
     Raises:
         ConfigurationError: it is not such an object.
@@ -60,7 +63,7 @@ def message_of_line(line: bytes, number: int, topic: str | None) -> Message:
             "whole number as flag; give TOPIC where the lines have none"
         )
     return Message(
-        to, body, tags=tags, keys=keys or None, properties=_own(properties), flag=flag
+        whole(to), body, tags=tags, keys=keys or None, properties=_own(properties), flag=flag
     )
 
 
@@ -102,6 +105,7 @@ def send_all(
     *,
     form: output.Form,
     is_shown: bool = True,
+    named: Callable[[str], str] = str,
 ) -> int:
     """Send messages, print where each is stored, and return how many were sent.
 
@@ -118,7 +122,7 @@ def send_all(
                 result = client.send_batch(queue, group)
             sent += len(group)
             unproven += result.durability_unknown * len(group)
-            for row in output.sent_rows(result) if is_shown else ():
+            for row in output.sent_rows(result, named) if is_shown else ():
                 is_json = form is output.Form.JSON
                 output.line(json.dumps(row) if is_json else output.sent_text(row))
     except PymqError as error:

@@ -3,13 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
 from pymq.cli import output, replaying
 from pymq.cli.queues import choose
+from pymq.client.cluster.network import Network
 from pymq.client.operations import BODY_BYTES_MAX
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
@@ -31,6 +32,7 @@ def send(
     properties: dict[str, str],
     queue: str | None,
     form: output.Form,
+    named: Callable[[str], str] = str,
 ) -> None:
     """Send bodies, those that arrive together as batches, and print where each is stored.
 
@@ -53,7 +55,7 @@ def send(
             result = client.send_batch(target, messages)
         sent += len(messages)
         unproven += result.durability_unknown * len(messages)
-        for row in output.sent_rows(result):
+        for row in output.sent_rows(result, named):
             is_json = form is output.Form.JSON
             output.line(json.dumps(row) if is_json else output.sent_text(row))
     if not sent:
@@ -144,7 +146,13 @@ def groups(arrivals: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def send_json(
-    client: BlockingClient, topic: str | None, file: Path, *, queue: str | None, form: output.Form
+    client: BlockingClient,
+    topic: str | None,
+    file: Path,
+    *,
+    network: Network,
+    queue: str | None,
+    form: output.Form,
 ) -> None:
     """Send what ``consume -o json`` has printed, and print where each message is stored.
 
@@ -152,6 +160,7 @@ def send_json(
         client: sends.
         topic: where to; ``None``: where each line says.
         file: of the lines; ``-``: standard input.
+        network: what brokers call topics.
         queue: of ``topic``.
 
     Raises:
@@ -162,14 +171,15 @@ def send_json(
     if queue is not None:
         if topic is None:
             raise ConfigurationError("--queue: expected with TOPIC only")
-        target = choose(client.write_queues(topic), topic, queue, use="writable")
+        whole = network.wrap(topic)
+        target = choose(client.write_queues(whole), whole, queue, use="writable")
     with _opened(file) as lines:
         messages = (
-            replaying.message_of_line(line, number, topic)
+            replaying.message_of_line(line, number, topic, network.wrap)
             for number, line in enumerate(lines, 1)
             if line.strip()
         )
-        if not replaying.send_all(client, messages, target, form=form):
+        if not replaying.send_all(client, messages, target, form=form, named=network.unwrap):
             raise ConfigurationError(f"nothing to send: {file} has only empty lines")
 
 

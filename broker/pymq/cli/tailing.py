@@ -34,7 +34,10 @@ def tail(
     """Print the last messages of a topic, oldest first."""
     from pymq.cli import queues, reading  # their imports would delay --help
 
-    show = output.message_printer(shared.form, body_only=body_only, template=template)
+    show = output.message_printer(
+        shared.form, body_only=body_only, template=template, named=shared.network.unwrap
+    )
+    topic = shared.network.wrap(topic)
     with shared.client() as client:
         positions = reading.start_positions(client, topic, "latest")
         if queue is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
-from faststream._internal.constants import EMPTY
+from faststream._internal.constants import EMPTY, ContentTypes
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
@@ -48,7 +48,7 @@ class RocketMessage(StreamMessage[Any]):
             after_s: then; ``None``: longer after each try, as the group's settings say.
         """
         if self.committed is None:
-            self.raw_message.retry(after_s)
+            self.raw_message.retry(after_s=after_s)
         await super().nack()
 
     async def reject(self, reason: str = "rejected by its handler") -> None:
@@ -203,6 +203,9 @@ class RocketProducer(ProducerProto[RocketCommand]):
 
     async def _message(self, cmd: RocketCommand, body: Any) -> Message:
         payload, content_type = await self.codec.encode(body, self._serializer)
+        if body is None and not payload:
+            # RocketMQ has no empty bodies: this is None for who reads it, too.
+            payload, content_type = b"null", ContentTypes.JSON.value
         properties = {name: str(value) for name, value in cmd.headers.items()}
         own = {CONTENT_TYPE: content_type, CORRELATION: cmd.correlation_id, REPLY_TO: cmd.reply_to}
         properties |= {name: value for name, value in own.items() if value}

@@ -21,22 +21,34 @@ takes longer comes again meanwhile, and so does one that waits for its ``eta`` i
 * ``network``: a ``pymq.Network``.
 
 Characters that names of topics cannot have become ``-``. Exchanges and bindings are known only to
-the process that declares them, as with other virtual transports; there are no fanout exchanges, so
-Celery's workers have no remote control and no events. Messages have no priority.
+the process that declares them, as with other virtual transports. Fanout exchanges are refused, so
+Celery's workers have no remote control and no events; bind queues to a topic exchange with the
+routing key ``#`` instead. Messages have no priority.
 """
 
 import contextlib
+import math
 import re
+import time
+from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
 from pymq import blocking, extras
 from pymq.client.cluster.network import PLAIN
-from pymq.errors import ClientMisplaced, ConfigurationError, PymqError, RouteNotFound
+from pymq.errors import (
+    BrokersFailed,
+    ClientMisplaced,
+    ConfigurationError,
+    PymqError,
+    RouteNotFound,
+)
 from pymq.protocol.message import Message, ReceivedMessage
 
 extras.require("kombu", by="pymq.integrations.kombu")
 
+from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]  # noqa: E402
+from kombu.exceptions import ChannelError  # noqa: E402
 from kombu.transport import TRANSPORT_ALIASES, virtual  # noqa: E402
 from kombu.utils.encoding import bytes_to_str  # noqa: E402
 from kombu.utils.json import dumps, loads  # noqa: E402
@@ -50,6 +62,8 @@ GROUP = "kombu"
 QUEUE_COUNT = 4
 WAIT_S = 0.2
 PORT = 9876
+#: When brokers that did not answer are asked again to create topic and group.
+CREATE_AGAIN_S = 30.0
 #: A message that is put back is visible again after this: 0 is not a time brokers take.
 PUT_BACK_S = 1.0
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
@@ -74,7 +88,9 @@ class Clients:
         self._producer: blocking.Producer | None = None
         self._admin: blocking.Admin | None = None
         self._consumers: dict[str, blocking.SimpleConsumer] = {}
-        self._known: set[str] = set()
+        #: Topic -> until when nothing is to be done for it, monotonic.
+        self._known: dict[str, float] = {}
+        self._unfinished: set[str] = set()
 
     def topic(self, queue: str) -> str:
         """Return the topic that is a queue."""
@@ -105,20 +121,37 @@ class Clients:
         return self._consumers[topic]
 
     def create(self, topic: str) -> None:
-        """Create a topic that is not there, and the group.
+        """Create a topic that is not there, and the group, where brokers answer.
+
+        Those that do not, while others do, are asked again from time to time.
 
         Raises:
-            PymqError: that cannot be found out, or brokers do not do it.
+            PymqError: that cannot be found out, or no broker does it.
         """
-        if topic in self._known:
+        if self._known.get(topic, -math.inf) > time.monotonic():
             return
+        is_whole = self._create_topic(topic) and self._create_group()
+        self._known[topic] = math.inf if is_whole else time.monotonic() + CREATE_AGAIN_S
+
+    def _create_topic(self, topic: str) -> bool:
         try:
             self.admin.topics.route(topic)
         except RouteNotFound:
-            self.admin.topics.create(topic, queue_count=self._queue_count)
-        if self.group not in self.admin.groups.names():
-            self.admin.groups.create(self.group)
-        self._known.add(topic)
+            self._unfinished.add(topic)
+        if topic in self._unfinished:
+            if not _done(lambda: self.admin.topics.create(topic, queue_count=self._queue_count)):
+                return False
+            self._unfinished.discard(topic)
+        return True
+
+    def _create_group(self) -> bool:
+        try:
+            names = set(self.admin.groups.names())
+        except BrokersFailed as error:
+            if not error.answers:
+                raise
+            return False  # Brokers create the group themselves when its first consumer comes.
+        return self.group in names or _done(lambda: self.admin.groups.create(self.group))
 
     def close(self) -> None:
         """Close what was opened. Idempotent."""
@@ -129,6 +162,21 @@ class Clients:
             if client is not None:
                 with contextlib.suppress(PymqError):
                     client.close()
+
+
+def _done(change: Callable[[], object]) -> bool:
+    """Change something on all brokers; return whether all have done it.
+
+    Raises:
+        PymqError: none has.
+    """
+    try:
+        change()
+    except BrokersFailed as error:
+        if not error.answers:
+            raise
+        return False
+    return True
 
 
 class QoS(virtual.QoS):
@@ -206,6 +254,37 @@ class Channel(virtual.Channel):
             message, topic = taken
             with contextlib.suppress(PymqError):
                 self.clients.consumer(topic).change_invisible(message, PUT_BACK_S)
+
+    def exchange_declare(
+        self, exchange: Any = None, type: Any = "direct", *args: Any, **kwargs: Any
+    ) -> None:
+        """Declare an exchange, for this process.
+
+        Raises:
+            ChannelError: it is a fanout exchange; a virtual channel would drop its messages.
+        """
+        if type == "fanout":
+            raise ChannelError(
+                f"exchange {exchange!r}: pymq:// has no fanout exchanges, which Celery's remote "
+                "control needs, too; declare a topic exchange and bind each queue with the routing "
+                "key '#', or let each reader have a group of its own, with pymq.Consumer"
+            )
+        super().exchange_declare(exchange, type, *args, **kwargs)
+
+    def queue_declare(self, queue: Any = None, passive: Any = False, **kwargs: Any) -> Any:
+        """Declare a queue; how many messages it has is told if all brokers answer, or else 0.
+
+        Raises:
+            ChannelError: ``passive``, and it is not there.
+            PymqError: no broker answers, or ``passive``, and not all do.
+        """
+        queue = queue or f"amq.gen-{uuid()}"
+        try:
+            return super().queue_declare(queue, passive, **kwargs)
+        except BrokersFailed as error:
+            if passive or not error.answers:
+                raise
+            return queue_declare_ok_t(queue, 0, 0)
 
     # --- called by virtual.Channel
 

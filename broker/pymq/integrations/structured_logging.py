@@ -131,7 +131,11 @@ class MessageFilter(logging.Filter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object for each record: time, level, logger, message, and all extra attributes."""
+    """One JSON object for each record: time, level, logger, message, and all extra attributes.
+
+    What JSON does not know is written as its ``repr``. An attribute that is called like one of the
+    fields above gets an underscore: ``extra={"level": 3}`` is ``"level_": 3``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Called by logging."""
@@ -141,10 +145,31 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        given = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        line |= {f"{name}_" if name in line else name: value for name, value in given.items()}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=repr, ensure_ascii=False)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        try:
+            text = _json(line)
+        except (RecursionError, TypeError, ValueError):
+            text = _json({name: _plain(value) for name, value in line.items()})
+        # Half of a surrogate pair cannot be written as UTF-8: the record would be lost.
+        return text.encode(errors="backslashreplace").decode()
+
+
+def _json(line: object) -> str:
+    return json.dumps(line, default=repr, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: object) -> object:
+    """Return a value, or its ``repr`` if JSON does not know it."""
+    try:
+        _json(value)
+    except (RecursionError, TypeError, ValueError):
+        return repr(value)
+    return value
 
 
 def add_message_fields(

@@ -197,7 +197,8 @@ class Message:
         topic: where to send it.
         body: the payload; at most 4 MiB, unless the broker is configured otherwise.
         tags: the tag by which consumers filter; one in practice.
-        keys: for looking the message up; a key contains no blank.
+        keys: for looking the message up: several are separated by blanks, or a list, as received
+            messages have them.
         properties: the user's own; names of system properties are refused.
         flag: a number for the user's own purposes, 32 bits.
         delay_level: 0 for none, else 1.. as configured in the broker (1 s, 5 s, 10 s, ...).

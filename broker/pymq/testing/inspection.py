@@ -7,7 +7,8 @@ from pymq.client.cluster.network import Network
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.client.threaded.admin import Admin
 from pymq.errors import RouteNotFound
-from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
+from pymq.protocol.names import dead_letter_topic
 from pymq.protocol.record import decode_records
 from pymq.testing.members import Member
 
@@ -46,7 +47,9 @@ class Inspection:
         raise NotImplementedError
 
     def topics(self) -> list[str]:
-        """Return the names of all topics, sorted, without those of the system.
+        """Return the names of all topics, sorted, without those of the system and of groups.
+
+        What groups have of their own is in ``dead_letters``, and ``messages("%RETRY%group")``.
 
         Raises:
             ClientClosed: a broker is stopped.
@@ -82,6 +85,24 @@ class Inspection:
                     ]
         # Of one broker, the place in its log tells more than the time.
         found.sort(key=lambda one: (one.store_timestamp_ms, one.physical_offset))
+        return found
+
+    def dead_letters(self, group: str) -> list[ReceivedMessage]:
+        """Return the messages that a group has given up, in the order in which that happened.
+
+        Their ``topic`` is the one that the group read them from; why ``reject`` was called is
+        ``properties.get("DLQ_REASON")``.
+
+        Args:
+            group: its name. Without dead letters there is nothing.
+
+        Raises:
+            ClientClosed: a broker is stopped.
+            PymqError: a broker could not be asked.
+        """
+        found = self.messages(dead_letter_topic(group))
+        for message in found:
+            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
         return found
 
     def lag(self, group: str, topic: str | None = None) -> int | None:

@@ -18,7 +18,7 @@ from shop.faults import Faults
 from shop.orders.tables import Outbox as OrderOutbox
 from shop.outbox import Relay
 from shop.payments.tables import Outbox as PaymentOutbox
-from shop.settings import Settings, from_arguments
+from shop.settings import PATIENT, Settings, from_arguments
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ async def run_relay(settings: Settings, service: str, database: Database, faults
     """Send what is in the outbox of a service, until this is cancelled."""
     while True:
         try:
-            async with Producer(settings.broker, group=f"relay-{service}") as producer:
+            async with Producer(
+                settings.broker, group=f"relay-{service}", network=PATIENT
+            ) as producer:
                 relay = Relay(database, OUTBOXES[service], producer, faults)
                 while True:
                     if not await relay.step():

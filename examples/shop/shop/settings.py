@@ -1,10 +1,13 @@
 """What a process of the shop is told when it starts: by arguments, else by ``SHOP_...``."""
 
 import argparse
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
+
+from pymq import Network
 
 #: Service -> the port it has by default.
 PORTS = {
@@ -16,6 +19,8 @@ PORTS = {
     "journal": 8006,
 }
 PAY_WAYS = ("outbox", "transaction")
+#: Processes may start before the brokers, and then wait for them.
+PATIENT = Network(start_deadline_s=math.inf)
 
 
 def default_urls() -> dict[str, str]:

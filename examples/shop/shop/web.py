@@ -7,6 +7,7 @@ be repeated.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from shop.database import Database
 from shop.errors import Refused, Unavailable, shown
 from shop.faults import Faults, LateAnswers
 from shop.parts import Context, Definition, Duty
-from shop.settings import Settings
+from shop.settings import PATIENT, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +39,6 @@ CONNECTIONS_MAX = 200
 KEPT_COUNT = 16
 #: Messages that a group handles at a time; they share the database with the service's callers.
 CONCURRENCY = 4
-#: Tries of a message. Our own table says when it is enough, and what is not counted.
-TRIES_MAX = 1_000
 
 
 def create_app(
@@ -121,8 +120,9 @@ async def consume(settings: Settings, consumer: IdempotentConsumer) -> None:
         settings.broker,
         reaction.group,
         from_where="earliest",
-        max_reconsume_times=TRIES_MAX,
+        max_reconsume_times=math.inf,  # our own table says when it is enough
         close_timeout_s=settings.close_s,
+        network=PATIENT,
     )
     async with member.subscribe(reaction.topic, reaction.tag):
         await member.run(consumer.handle, concurrency=CONCURRENCY)

@@ -1,5 +1,7 @@
 """Properties, messages, message ids and batches."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -244,3 +246,9 @@ def test_compressed_bodies_are_unpacked(kind: Compression) -> None:
         ReceivedMessage.from_record(record(body=body, sys_flag=flags), "b", body_bytes_max=499)
     with pytest.raises(RemoteProtocolError):
         ReceivedMessage.from_record(record(body=b"hello", sys_flag=flags), "b")
+
+
+@pytest.mark.parametrize("keys", ["a b", ["a", "b"], ("a", "b"), iter(["a", "b"])])
+def test_keys_are_a_string_or_several(keys: Sequence[str]) -> None:
+    raw = Message("T", b"x", keys=keys).encode_properties()
+    assert decode_properties(raw) == {"KEYS": "a b"}

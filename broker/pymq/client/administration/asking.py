@@ -7,7 +7,7 @@ from typing import TypeVar
 from pymq.client import operations
 from pymq.client.cluster.network import advertised
 from pymq.client.cluster.pool import ClientPool
-from pymq.client.cluster.routes import MASTER_ID, Route, existing_route, no_route
+from pymq.client.cluster.routes import MASTER_ID, Route, existing_route, no_master, no_route
 from pymq.client.operations import Operation
 from pymq.errors import (
     BrokersFailed,
@@ -15,7 +15,6 @@ from pymq.errors import (
     ConnectionFailed,
     PymqError,
     RequestTimeout,
-    RouteNotFound,
     TopicNotExist,
 )
 from pymq.protocol.bodies import ClusterInfo
@@ -76,11 +75,7 @@ class Asking:
             if name in info.brokers and MASTER_ID in info.brokers[name].addresses
         }
         if not found:
-            servers = ", ".join(self.pool.name_servers)
-            raise RouteNotFound(
-                f"no master broker is registered at [{servers}]; is one running, with these name "
-                "servers in its namesrvAddr?"
-            )
+            raise no_master(self.pool.name_servers)
         return found
 
     async def route(self, topic: str) -> Route:

@@ -2,7 +2,9 @@
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
-from pymq.errors import ConfigurationError
+from pymq.client.checks import check_count
+from pymq.client.cluster.patience import patiently
+from pymq.errors import ConfigurationError, RouteNotFound
 
 
 class Brokers:
@@ -44,6 +46,35 @@ class Brokers:
             ConnectionFailed: no name server answers.
         """
         return await self._asking.masters(cluster)
+
+    async def wait_registered(
+        self, count: int = 1, cluster: str | None = None, *, deadline_s: float = 60.0
+    ) -> dict[str, str]:
+        """Wait until so many masters are registered; return their names and addresses.
+
+        Args:
+            count: least number of masters.
+            cluster: only those of this cluster, which may not be there yet.
+            deadline_s: how long; ``math.inf``: for ever.
+
+        Raises:
+            RouteNotFound: there were fewer at the deadline; the text names them.
+            ConnectionFailed: no name server answered then.
+        """
+        check_count("count", count, 1)
+
+        async def look() -> dict[str, str]:
+            try:
+                found = await self._asking.masters(cluster)
+            except (ConfigurationError, RouteNotFound):  # no such cluster yet, or none at all
+                found = {}
+            if len(found) < count:
+                raise RouteNotFound(
+                    f"{len(found)} of {count} masters are registered: {', '.join(found) or 'none'}"
+                )
+            return found
+
+        return await patiently(look, deadline_s, self._asking.pool.check_open)
 
     async def state(self, broker: str) -> dict[str, str]:
         """Return what a broker says about itself: version, rates, disk, offsets.

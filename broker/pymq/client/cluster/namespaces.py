@@ -3,8 +3,8 @@
 Inside a client topics and groups have the names that its user gave them. Requests are changed
 just before they are encoded, and results just after they are read, so that the code between knows
 of no namespace. What is left are the places that make or read bytes themselves: templates of
-sends, stored records, handles of popped messages, local offsets, and the division of queues, which
-must be that of Java's members. They ask the client's ``Network``.
+sends, stored records, handles of popped messages, local offsets, and divisions of queues by hashes
+of their names, which must be those of Java's members. They ask the client's ``Network``.
 """
 
 import dataclasses

@@ -38,6 +38,10 @@ class Network:
         namespace: in which topics and groups are, so that several tenants of a cluster can use
             the same names (``setNamespace``): ``orders`` of namespace ``shop`` is ``shop%orders``
             to brokers. Names of the system are the same in all. ``BlockingClient`` has none.
+        start_deadline_s: how long a client that starts waits for a name server that answers and
+            knows a broker, and a producer for its ``check_topics``; ``math.inf``: for ever. 0, the
+            default: it fails at once, and needs no broker. ``BlockingClient`` connects when it is
+            used, and reads until its ``read_deadline_s``.
     """
 
     broker_address_map: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +49,7 @@ class Network:
     unit_name: str | None = None
     instance_name: str | None = None
     namespace: str | None = None
+    start_deadline_s: float = 0.0
 
     def __post_init__(self) -> None:
         pairs = self.broker_address_map
@@ -66,6 +71,11 @@ class Network:
                 )
         if self.namespace is not None:
             check_namespace(self.namespace)
+        wait_s: object = self.start_deadline_s
+        if not isinstance(wait_s, int | float) or isinstance(wait_s, bool) or not wait_s >= 0:
+            raise ConfigurationError(
+                f"start_deadline_s={wait_s!r:.80}: expected seconds, 0 or more, or math.inf"
+            )
 
     def reached(self, address: str) -> str:
         """Return where to connect to for an address that a broker advertises."""

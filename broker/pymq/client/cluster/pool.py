@@ -10,13 +10,11 @@
 import asyncio
 import ipaddress
 import logging
-import os
-import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pymq.client import operations
+from pymq.client.cluster.client_keys import KEYS_CHECK_S, ClientKeys
 from pymq.client.cluster.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.cluster.home import Home
 from pymq.client.cluster.live_routes import LiveRoutes
@@ -25,8 +23,10 @@ from pymq.client.cluster.name_server_lookup import LOOKUP_S
 from pymq.client.cluster.name_servers import NameServers
 from pymq.client.cluster.namespaces import Namespaced
 from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.cluster.patience import first_contact
 from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.cluster.shared_work import SharedWork
+from pymq.client.cluster.unclosed import watch_unclosed
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
@@ -34,10 +34,8 @@ from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
-from pymq.protocol.unique_keys import UniqueKeys, month_around
+from pymq.protocol.unique_keys import UniqueKeys
 
-#: How often it is checked that ids of messages can still tell the time.
-KEYS_CHECK_S = 1.0
 #: When we close, peers may take this long to read what is pending.
 CLOSE_S = 1.0
 
@@ -65,6 +63,7 @@ class ClientPool:
             no other client has.
         clock: for the ids of messages.
         network: where brokers are reached, and who we say we are.
+        what: is named in a warning if nobody closes it; ``None``: no warning.
     """
 
     def __init__(
@@ -81,8 +80,11 @@ class ClientPool:
         instance_name: str | None = None,
         clock: Clock | None = None,
         network: Network = PLAIN,
+        what: str | None = None,
     ) -> None:
         self.network = network
+        self._what = what
+        self._forget_end = watch_unclosed(self, None)
         self._names = None if network.namespace is None else Namespaced(network)
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -116,8 +118,8 @@ class ClientPool:
         )
         self._all_ended: asyncio.Future[None] | None = None
         self._open = self._was_closed = False
-        self._unique_keys: UniqueKeys | None = None
-        self._keys_until_ms = 0
+        self._keys: ClientKeys | None = None
+        self._starting = asyncio.Lock()
         #: Where it was started, and the loop there.
         self.home: Home
         self.loop: asyncio.AbstractEventLoop
@@ -130,13 +132,20 @@ class ClientPool:
     # --- life
 
     async def start(self) -> None:
-        """Reach a name server and begin the periodic duties.
+        """Reach a name server and begin the periodic duties; waits as ``network`` says.
 
         Raises:
-            ClientClosed: it was closed before.
+            ClientClosed: it was closed before, or meanwhile.
             ClientMisplaced: it was started in another process or event loop.
             ConnectionFailed: no name server can be reached; the text names all and why.
+            RouteNotFound: no broker is known, and it was waited for one in vain.
         """
+        if self._open:
+            self.home.check()
+        async with self._starting:  # Whoever comes second may use it when it has started, too.
+            await self._start()
+
+    async def _start(self) -> None:
         if self._was_closed:
             raise ClientClosed("a client that was closed cannot start again; make a new one")
         if self._open:
@@ -146,8 +155,9 @@ class ClientPool:
         self.home = Home(self._leave_to_parent)
         self.loop = self.home.loop
         try:
-            await self._name_servers.look_up()
-            channel = await self._name_servers.reach()
+            channel = await first_contact(
+                self._name_servers, self.network.start_deadline_s, self.check_open
+            )
         except BaseException:
             self._open = False  # it may be started again
             for opened in list(self._channels.values()):
@@ -157,14 +167,12 @@ class ClientPool:
         self._client_id = self.network.client_id(
             str(address), self._instance_name, is_renewed=self.is_renewed
         )
-        self._unique_keys = UniqueKeys(
-            address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
-        )
-        self._restart_keys()
+        self._keys = keys = ClientKeys(address.packed)
+        self._forget_end = watch_unclosed(self, self._what)
         self._tasks.start("routes", self.routes.watch(self._close_unnamed))
         if self._name_servers.is_looked_up:
             self._tasks.repeat("name servers", self._name_servers.look_up, LOOKUP_S)
-        self._tasks.repeat("unique keys", self._restart_old_keys, KEYS_CHECK_S)
+        self._tasks.repeat("unique keys", keys.step, KEYS_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
         self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
 
@@ -177,6 +185,7 @@ class ClientPool:
         was_open = self.is_open
         if was_open:
             self.home.check()
+        self._forget_end()
         is_copy = self._open and self.home.is_forked
         self._open, self._was_closed = False, True
         if is_copy:
@@ -246,13 +255,8 @@ class ClientPool:
     def unique_keys(self) -> UniqueKeys:
         """The maker of message ids."""
         self.check_open()
-        assert self._unique_keys is not None
-        return self._unique_keys
-
-    def _restart_keys(self) -> None:
-        assert self._unique_keys is not None
-        start_ms, self._keys_until_ms = month_around(time.time_ns() // 1_000_000)
-        self._unique_keys.restart(start_ms)
+        assert self._keys is not None
+        return self._keys.unique
 
     # --- connections
 
@@ -386,10 +390,6 @@ class ClientPool:
         return await self._name_servers.ask(make)
 
     # --- periodic duties
-
-    def _restart_old_keys(self) -> None:
-        if time.time_ns() // 1_000_000 >= self._keys_until_ms:
-            self._restart_keys()
 
     def _close_unnamed(self) -> None:
         """Close idle connections to addresses that no route names any more."""

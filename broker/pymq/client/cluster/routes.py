@@ -219,6 +219,14 @@ def no_route(
     return error
 
 
+def no_master(name_servers: Sequence[str]) -> RouteNotFound:
+    """Return the error for name servers that know no master; ``host:port`` of each."""
+    return RouteNotFound(
+        f"no master broker is registered at [{', '.join(name_servers)}]; is one running, with "
+        "these name servers in its namesrvAddr?"
+    )
+
+
 def not_a_name_server(address: str, *, is_broker: bool) -> ConfigurationError:
     """Return the error for an address that was given as a name server's and is not one.
 

@@ -90,8 +90,8 @@ class Consumer(QueueControl):
             name is RocketMQ's: MessageListenerOrderly.) A failure holds its queue back, see
             ``suspend_s``. As many handlers work at a time as there are queues, at most.
         suspend_s: in order, how long a queue waits before a message that failed is tried again.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter. ``None``:
-            16; in order: never, as in Java.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter;
+            ``math.inf``: never. ``None``: 16; in order: never, as in Java.
         allocation: how the queues are divided among the members, which must all do it in the same
             way: one of ``pymq.allocation``, or a function.
         rebalance_listener: told of queues that are assigned, revoked and lost.
@@ -123,7 +123,7 @@ class Consumer(QueueControl):
         message_model: str = MessageModel.CLUSTERING,
         orderly: bool = False,
         suspend_s: float = SUSPEND_S,
-        max_reconsume_times: int | None = None,
+        max_reconsume_times: float | None = None,
         allocation: Allocation = averagely,
         rebalance_listener: RebalanceListener | None = None,
         limits: FlowLimits | None = None,

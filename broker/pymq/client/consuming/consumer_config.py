@@ -1,5 +1,6 @@
 """What a consumer can be told: the settings of all clients, and those of a group's member."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from pymq.protocol.bodies import MessageModel
 from pymq.protocol.names import check_group
 
 MAX_RECONSUME_TIMES = 16
+#: What brokers can be told; with their longest delay, 2 h, nobody will live to see it.
+TIMES_MAX = (1 << 31) - 1
 CLOSE_TIMEOUT_S = 10.0
 #: suspendCurrentQueueTimeMillis
 SUSPEND_S = 1.0
@@ -35,7 +38,7 @@ class ConsumerConfig(ClientConfig):
         orderly: are the messages of a queue handled one after the other?
         suspend_s: how long a queue waits after a failure, where messages are handled in order.
         max_reconsume_times: after this many failed tries a message becomes a dead letter;
-            ``None``: 16 where that is not in order, else never.
+            ``math.inf``: never; ``None``: 16 where that is not in order, else never.
         allocation: how the queues are divided among the members.
         rebalance_listener: told of queues that come and go.
         limits: how much is pulled ahead.
@@ -49,7 +52,7 @@ class ConsumerConfig(ClientConfig):
     message_model: str = MessageModel.CLUSTERING
     orderly: bool = False
     suspend_s: float = SUSPEND_S
-    max_reconsume_times: int | None = None
+    max_reconsume_times: float | None = None
     allocation: Allocation = averagely
     rebalance_listener: RebalanceListener | None = None
     limits: FlowLimits = field(default_factory=FlowLimits)
@@ -69,8 +72,13 @@ class ConsumerConfig(ClientConfig):
         if not isinstance(self.orderly, bool):
             raise ConfigurationError(f"orderly={self.orderly!r:.80}: expected True or False")
         check_seconds("suspend_s", self.suspend_s)
-        if self.max_reconsume_times is not None:
-            check_count("max_reconsume_times", self.max_reconsume_times, 0)
+        if self.max_reconsume_times == -1:
+            raise ConfigurationError(
+                "max_reconsume_times=-1: this is 16 in Java, and without a limit in order there; "
+                "give the number that you mean, math.inf for no limit, or None for the default"
+            )
+        if self.max_reconsume_times not in (None, math.inf):
+            check_count("max_reconsume_times", self.max_reconsume_times, 0, TIMES_MAX)
         if not callable(self.allocation):
             raise ConfigurationError(
                 f"allocation={self.allocation!r:.80}: expected a function, such as those of "

@@ -9,7 +9,11 @@ from pymq.client.cluster.pool import ClientPool
 from pymq.client.consuming.broadcast_retry import DroppedFailures
 from pymq.client.consuming.consume_hooks import ConsumeHook, ConsumeObserver
 from pymq.client.consuming.consume_tracing import ConsumeTracer
-from pymq.client.consuming.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
+from pymq.client.consuming.consumer_config import (
+    MAX_RECONSUME_TIMES,
+    TIMES_MAX,
+    ConsumerConfig,
+)
 from pymq.client.consuming.local_offsets import FLUSH_S, LocalOffsets
 from pymq.client.consuming.ordered_inbox import OrderedInbox
 from pymq.client.consuming.ordered_outcomes import OrderedOutcomes
@@ -87,6 +91,7 @@ class ConsumerParts:
             on_route=self._route_changed,
             instance_name=config.instance_name,
             network=config.network,
+            what=f"a consumer of group {config.group!r}",
             clock=clock,
         )
         self.tracer: ConsumeTracer | None = None
@@ -152,9 +157,11 @@ class ConsumerParts:
                 is_closing=lambda: self.is_closing,
             )
         tries = config.max_reconsume_times
+        if tries is None:
+            tries = MAX_RECONSUME_TIMES
         return (DroppedFailures if config.is_broadcasting else FailedMessages)(
             group=config.group,
-            max_reconsume_times=MAX_RECONSUME_TIMES if tries is None else tries,
+            max_reconsume_times=int(min(tries, TIMES_MAX)),
             pool=self.pool,
             inbox=self.inbox,
             is_closing=lambda: self.is_closing,

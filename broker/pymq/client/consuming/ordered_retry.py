@@ -36,7 +36,7 @@ class OrderedFailures(FailedMessages):
         self,
         *,
         group: str,
-        max_reconsume_times: int | None,
+        max_reconsume_times: float | None,
         suspend_s: float,
         pool: ClientPool,
         inbox: OrderedInbox,

@@ -36,6 +36,8 @@ Allocation: TypeAlias = Callable[[list[MessageQueue], list[str], str], Iterable[
 
 T = TypeVar("T")
 
+#: Attribute of divisions whose results depend on the names of topics.
+_WHOLE_NAMES = "whole_names"
 #: Between a room and a broker in the broker's name.
 _ROOM_END = "@"
 
@@ -125,6 +127,7 @@ def consistent_hash(
 
         return [queue for queue in queues if owner(queue) == own_id] if places else []
 
+    allocate_on_ring.__dict__[_WHOLE_NAMES] = True
     return allocate_on_ring
 
 
@@ -191,7 +194,13 @@ def machine_room_nearby(
             found += within(queues_in[room], list(client_ids), own_id)
         return found
 
+    allocate_nearby.__dict__[_WHOLE_NAMES] = goes_by_whole_names(within)
     return allocate_nearby
+
+
+def goes_by_whole_names(allocation: Allocation) -> bool:
+    """Must topics be called as brokers call them, with their namespace, as members in Java do?"""
+    return getattr(allocation, _WHOLE_NAMES, False) is True
 
 
 def own_share(

@@ -18,7 +18,13 @@ from collections.abc import Collection, Mapping
 from pymq.client.cluster.namespaces import wrapped_queue
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.cluster.routes import Route
-from pymq.client.group.allocation import Allocation, averagely, name_of, own_share
+from pymq.client.group.allocation import (
+    Allocation,
+    averagely,
+    goes_by_whole_names,
+    name_of,
+    own_share,
+)
 from pymq.client.group.group_members import GroupMembers
 from pymq.client.group.held_queues import HeldQueues
 from pymq.client.group.start_policy import StartPolicy
@@ -153,9 +159,10 @@ class Rebalance:
         members_by_channel[channel] = frozenset(members)
         own_id = self._pool.client_id
         try:
-            # As brokers call them: members of the Java client go by that, too.
             network = self._pool.network
-            queues = {wrapped_queue(network, queue): queue for queue in route.read_queues}
+            queues = {queue: queue for queue in route.read_queues}
+            if goes_by_whole_names(self._allocation):
+                queues = {wrapped_queue(network, queue): queue for queue in queues}
             found = own_share(self._allocation, queues, members, own_id)
             ours = {queues[queue] for queue in found}
         except ConfigurationError as error:

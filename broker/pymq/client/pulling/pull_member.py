@@ -65,6 +65,7 @@ class PullMember:
             timeout_s=timeout_s,
             connect_timeout_s=connect_s(config),
             network=network,
+            what=f"a pull consumer of group {group!r}",
             route_age_s=config.route_age_s,
             consumers=self._consumer_data,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},

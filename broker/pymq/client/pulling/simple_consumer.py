@@ -99,9 +99,8 @@ class SimpleConsumer:
         servers = parse_name_servers(name_servers)
         config = ClientConfig(name_servers=servers, timeout_s=timeout_s, network=network)
         if isinstance(from_where, datetime):
-            raise ConfigurationError(
-                f"from_where={from_where!r}: pops begin at 'latest' or 'earliest'"
-            )
+            reason = "pops begin at 'latest' or 'earliest'"
+            raise ConfigurationError(f"from_where={from_where!r}: {reason}")
         self._group = group
         self._start_policy = StartPolicy.of(from_where)
         self._clock = clock or Clock()
@@ -115,6 +114,7 @@ class SimpleConsumer:
             timeout_s=timeout_s,
             connect_timeout_s=connect_s(config),
             network=network,
+            what=f"a simple consumer of group {group!r}",
             route_age_s=config.route_age_s,
             consumers=self._consumer_data,
             clock=self._clock,

@@ -141,13 +141,13 @@ class Producer(ColumnSends, Recalls):
     # --- life
 
     async def start(self) -> Self:
-        """Reach a name server.
+        """Reach a name server; ``Network(start_deadline_s=...)`` waits for one.
 
         Raises:
             ClientClosed: it was closed; make a new one.
             ClientMisplaced: it was started in another process or event loop.
             ConnectionFailed: none answers; the text names all and why.
-            RouteNotFound: one of ``check_topics`` is unknown.
+            RouteNotFound: one of ``check_topics``, or every broker, is unknown.
         """
         await self._pool.start()
         if self._forget_end is None:

@@ -7,7 +7,7 @@ from pymq.client.operations import TransactionStatus
 from pymq.client.sending.placement import QueueSelector, placement
 from pymq.client.sending.producer import Producer
 from pymq.client.sending.receipts import SendReceipt
-from pymq.errors import ClientClosed, LocalProtocolError, PymqError
+from pymq.errors import ClientClosed, LocalProtocolError, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 
@@ -53,6 +53,8 @@ class Transaction:
         self._receipt: SendReceipt | None = None
         self._status = TransactionStatus.UNKNOWN
         self._is_left_open = False
+        #: Why the broker may not have heard ``_status``.
+        self._failure: PymqError | None = None
 
     @property
     def receipt(self) -> SendReceipt:
@@ -91,10 +93,12 @@ class Transaction:
         return self
 
     async def commit(self) -> None:
-        """Have the message delivered.
+        """Have the message delivered. Idempotent.
 
         Raises:
             PymqError: the broker may not have heard it; then it asks, and the check must say so.
+                Another call tries again if the broker surely has not (``outcome_known``), and
+                raises the error again otherwise: a second commit could be a second message.
             LocalProtocolError: the transaction was ended otherwise.
         """
         await self._end(TransactionStatus.COMMIT)
@@ -129,15 +133,27 @@ class Transaction:
                 f"{status.name} of the transaction of message {receipt.message_id}, which was left "
                 "open: the broker asks what became of it (check_transaction)"
             )
-        if self._status is not TransactionStatus.UNKNOWN:
-            if self._status is status:
+        if self._status is status:
+            if self._failure is None:
                 return
+            if not self._failure.outcome_known:
+                raise self._failure.retold(str(self._failure))
+        elif self._status is not TransactionStatus.UNKNOWN:
             raise LocalProtocolError(
                 f"{status.name} of the transaction of message {receipt.message_id}, whose broker "
                 f"was told {self._status.name} before"
             )
         self._status = status
-        await self._transactions.end(receipt, status)
+        self._failure = RequestTimeout(  # what is true if this is cancelled
+            f"{status.name} of the transaction of message {receipt.message_id} was interrupted; if "
+            "the broker did not hear it, it asks what became of it (check_transaction)"
+        )
+        try:
+            await self._transactions.end(receipt, status)
+        except PymqError as error:
+            self._failure = error
+            raise
+        self._failure = None
 
     async def __aenter__(self) -> Self:
         return await self.begin()

@@ -14,12 +14,14 @@ Source: RocketMQ TransactionMQProducer, DefaultMQProducerImpl.checkTransactionSt
 """
 
 import asyncio
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pymq.client.cluster.patience import patiently
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.operations import TransactionStatus, end_transaction
 from pymq.client.sending.placement import Placement
@@ -134,10 +136,12 @@ class Transactions:
         """Tell the brokers of topics that there is a producer of this group.
 
         Raises:
-            RouteNotFound: no name server knows one of them.
+            RouteNotFound: no name server knows one of them, and it was waited for in vain.
         """
+        pool = self._pool
         for topic in topics:
-            await self._sender.topic_queues(topic)
+            find = functools.partial(self._sender.topic_queues, topic)
+            await patiently(find, pool.network.start_deadline_s, pool.check_open)
         if topics:
             await self._pool.heartbeats.send_all()
 

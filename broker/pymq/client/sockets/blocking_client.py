@@ -9,9 +9,9 @@ start. Another group works where it exists, or where ``autoCreateSubscriptionGro
 Nothing is committed for the group.
 
 **Retries.** Reads are tried again, over new routes and connections, until ``read_deadline_s``
-has passed without progress. Sends are tried again on another queue, ``send_retries`` times,
-after the codes that RocketMQ retries (17, 14, 1, 16, 204, 205, 2), after a broken connection
-and after a timeout. In the last two cases the first try may have been stored: then the message
+has passed without progress. Sends are tried again on another queue, ``send_retries`` times or
+until a deadline, after the codes that RocketMQ retries (17, 14, 1, 16, 204, 205, 2), a broken
+connection or a timeout. In the last two cases the first try may have been stored: then the message
 is there twice, with the same message id (property ``UNIQ_KEY``), by which readers can tell.
 """
 
@@ -345,16 +345,16 @@ class BlockingClient:
 
     # --- sending
 
-    def send(self, message: Message, queue: MessageQueue | None = None) -> SendResult:
-        """Send one message and wait until the broker has stored it.
+    def send(
+        self, message: Message, queue: MessageQueue | None = None, deadline_s: float | None = None
+    ) -> SendResult:
+        """Send one message, and return where it is stored; see its ``durability_unknown``.
 
         Args:
             message: what to send.
-            queue: where to; by default each send takes the next queue of the topic, and
-                another one after a failure.
-
-        Returns:
-            Where it is; see ``durability_unknown``.
+            queue: where to; by default the next one of the topic, and another after a failure.
+            deadline_s: a failed send is tried again, after pauses, in place of ``send_retries``
+                times, as long as an attempt can begin before this has passed.
 
         Raises:
             LocalProtocolError: the message cannot be sent.
@@ -370,6 +370,7 @@ class BlockingClient:
         return self._sender.send(
             PreparedMessage(message.topic, body, properties, message_id, message.flag, sys_flag),
             queue,
+            deadline_s,
         )
 
     def send_batch(self, queue: MessageQueue | None, messages: Iterable[Message]) -> SendResult:

@@ -80,6 +80,7 @@ class Brokers(_Part[brokers.Brokers]):
 
     addresses = blocking(brokers.Brokers.addresses)
     masters = blocking(brokers.Brokers.masters)
+    wait_registered = blocking(brokers.Brokers.wait_registered)
     address = blocking(brokers.Brokers.address)
     state = blocking(brokers.Brokers.state)
     config = blocking(brokers.Brokers.config)

@@ -135,6 +135,8 @@ class Threaded(Generic[C]):
         self._make = make
         self._made = make()
         self._thread: LoopThread | None = None
+        #: The thread of a client that starts, which may have to wait for its cluster.
+        self._begun: LoopThread | None = None
         self._name = ""
         self._forget_end: Callable[[], object] = _nothing
         #: What else makes a client, by what it is about: subscriptions.
@@ -168,12 +170,14 @@ class Threaded(Generic[C]):
             self._run(self._made, start)
 
     def _run(self, client: C, start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        thread = LoopThread(self._name)
+        self._begun = thread = LoopThread(self._name)
         try:
             thread.call(start())
         except BaseException:
+            self._begun = None
             thread.close()
             raise
+        self._begun = None
         self._made, self._thread = client, thread
         self._forget_end = _at_end(self.close)
 
@@ -182,15 +186,18 @@ class Threaded(Generic[C]):
         with self._starting:
             if not self._process.is_forked:
                 return  # Another thread was quicker.
-            if self._thread is not None:
+            if self._thread is not None or self._begun is not None:
                 client = self._make()
                 client._pool.is_renewed = True
                 for setting in self._settings.values():
                     setting(client)
                 # Kept: what it would do when it is collected concerns the parent's loop.
-                _of_parents.append((self._made, self._thread))
+                _of_parents.append((self._made, self._thread, self._begun))
+                self._begun = None
                 self._forget_end()
-                self._run(client, client.start)
+                if self._thread is not None:
+                    self._run(client, client.start)
+                self._made = client
             self._process = Process(self._forked)
             self._renewed()
 
@@ -200,6 +207,8 @@ class Threaded(Generic[C]):
     def _stop(self, close: Callable[[C], Coroutine[Any, Any, Any]]) -> None:
         forget_end, self._forget_end = self._forget_end, _nothing
         forget_end()
+        if self._begun is not None:
+            self._begun.close()  # whoever waits for the start hears that it is closed
         thread, self._thread = self._thread, None
         if thread is not None and not thread.process.is_forked:
             try:

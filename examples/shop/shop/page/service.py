@@ -18,7 +18,7 @@ from fastapi import FastAPI, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.templating import Jinja2Templates
 
-from pymq import Consumer, PymqError, ReceivedMessage
+from pymq import Consumer, ReceivedMessage
 from shop.calls import Peer
 from shop.columns import new_id
 from shop.errors import Refused, ShopError, shown
@@ -26,13 +26,12 @@ from shop.money import text
 from shop.orders.tables import OrderStatus, PayStatus
 from shop.parts import Id
 from shop.platform import Platform
-from shop.settings import Settings
+from shop.settings import PATIENT, Settings
 from shop.topics import ORDER_TOPIC, PAY_TOPIC
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 GROUP = "page"
 SHOWN_COUNT = 40
-PAUSE_S = 1.0
 
 
 class Watcher:
@@ -48,14 +47,9 @@ class Watcher:
 
     async def run(self) -> None:
         """Watch until this is cancelled."""
-        while True:
-            try:
-                member = Consumer(self._broker, GROUP)
-                async with member.subscribe(ORDER_TOPIC).subscribe(PAY_TOPIC):
-                    await member.run(self._keep)
-            except PymqError as error:
-                self.messages.appendleft({"topic": "", "body": shown(str(error))})
-            await asyncio.sleep(PAUSE_S)
+        member = Consumer(self._broker, GROUP, network=PATIENT)
+        async with member.subscribe(ORDER_TOPIC).subscribe(PAY_TOPIC):
+            await member.run(self._keep)
 
     async def _keep(self, message: ReceivedMessage) -> None:
         self.messages.appendleft(

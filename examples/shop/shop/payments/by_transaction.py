@@ -24,6 +24,7 @@ from shop.faults import Faults
 from shop.payments import rows
 from shop.payments.rows import Paying
 from shop.payments.tables import Decision, Payment
+from shop.settings import PATIENT
 from shop.topics import PAID, PAY_TOPIC
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class TransactionWay:
             deadline_s=SEND_S,
             check_transaction=self.check,
             check_topics=[PAY_TOPIC],
+            network=PATIENT,
         )
         async with producer:
             self._producer = producer

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pymq import Admin, RouteNotFound
+from pymq import Admin
 from shop import migrate
 from shop.definitions import DEFINITIONS
 from shop.settings import Settings, to_environment
-from shop.story.processes import POLL_S, Member, free_ports
+from shop.story.processes import READY_S, Member, free_ports
 from shop.topics import ORDER_TOPIC, PAY_TOPIC
 
 QUEUE_COUNT = 4
@@ -122,13 +122,6 @@ class Town:
 
     async def _create_topics(self) -> None:
         async with Admin(self.settings.broker) as admin:
-            while not await self._are_registered(admin):
-                await asyncio.sleep(POLL_S)
+            await admin.brokers.wait_registered(self._brokers, deadline_s=READY_S)
             for topic in (ORDER_TOPIC, PAY_TOPIC):
                 await admin.topics.create(topic, queue_count=QUEUE_COUNT)
-
-    async def _are_registered(self, admin: Admin) -> bool:
-        try:
-            return len(await admin.brokers.masters()) >= self._brokers
-        except RouteNotFound:
-            return False
