@@ -92,8 +92,10 @@ def found(session: Session, pay_id: str) -> Payment:
 
 def state(session: Session, payment: Payment) -> Paying | None:
     """What a call that says "paid" would find; ``None``: it would be the first."""
+    # The gate alone decides: the payment was read before it, and another call may have committed
+    # in between.
     gate = session.get_one(Gate, payment.order_id)
-    if payment.is_paid:
+    if gate.state == PAID and gate.pay_id == payment.pay_id:
         return Paying.BEFORE
     return None if gate.state == OPEN else Paying.CLOSED
 
