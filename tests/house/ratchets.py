@@ -33,6 +33,7 @@ UNUSED: dict[str, str] = {
     "pymq.protocol.batch_body.decode_batch": _PEERS,
     "pymq.protocol.registration_body.RegisterBrokerBody.encode_compressed": _PEERS,
     "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "what tests look at",
+    "pymq.testing.inspection.Inspection.dead_letters": "what tests look at",
     "pymq.testing.faulty_files.FaultyFiles": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.fault_met": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.mend": _DISKS,
@@ -52,7 +53,7 @@ ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
     *("pymq.allocation", "pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.otel"),
     *("pymq.integrations.faststream", "pymq.integrations.kombu"),
-    "pymq.integrations.structured_logging",
+    *("pymq.integrations.structured_logging", "pymq.integrations.faststream_testing"),
     *("pymq.testing.containers", "pymq.testing.faulty_files"),
 }
 

@@ -57,7 +57,7 @@ FOREIGN: dict[str, set[str]] = {
     "broker": {"numpy", "prometheus_client"},
     "testing": {"pytest", "docker", "testcontainers"},
     "otel": {"opentelemetry"},
-    "integrations": {"anyio", "fast_depends", "faststream", "kombu"},
+    "integrations": {"amqp", "anyio", "fast_depends", "faststream", "kombu"},
     "cli": {"typer", "rich", "click", "uvloop"},
     "pyspark_pymq": {"pyspark", "pyarrow", "numpy", "fastavro"},
 }

@@ -219,3 +219,38 @@ def test_brokers(cluster: RealCluster, admin: blocking.Admin) -> None:
     assert admin.brokers.state(name)["brokerVersionDesc"].startswith("V")
     assert f"brokerName={name}" in admin.brokers.config(name).splitlines()
     assert admin.sinks.rows() == []
+
+
+def test_operators_see_what_a_member_is_at(
+    cluster: RealCluster,
+    admin: blocking.Admin,
+    topic: str,
+    java_client: Callable[[str], JavaClient],
+) -> None:
+    """By way of official brokers, with the official tool."""
+    name_server, group = cluster.name_server.address, f"watched-{uuid.uuid4().hex[:12]}"
+    send(cluster, admin, topic, 5)
+    is_free, has_begun = threading.Event(), threading.Event()
+
+    def stand_still(_: object) -> None:
+        has_begun.set()
+        is_free.wait(DEADLINE_S)
+
+    consumer = blocking.Consumer(name_server, group, from_where="earliest").subscribe(topic)
+    running = threading.Thread(target=lambda: consumer.run(stand_still))
+    with consumer:
+        running.start()
+        assert has_begun.wait(DEADLINE_S)
+        (member,) = admin.groups.members(group).connections
+        mqadmin = Mqadmin(java_client(cluster.broker.version))
+        where = (name_server, "consumerStatus", "-g", group)
+        one = mqadmin.run(*where, "-i", member.client_id, "-s")
+        everyone = mqadmin.run(*where)
+        is_free.set()
+        consumer.close()
+        running.join(DEADLINE_S)
+    for part in (topic, group, "PROP_CONSUMER_START_TIMESTAMP", "CONSUME_PASSIVELY", "stand_still"):
+        assert part in one, one
+    lines = [line for line in everyone.splitlines() if member.client_id in line]
+    assert any("V5_3_3" in line for line in lines), everyone
+    assert not any("Failed" in line or "not same" in line for line in lines), everyone

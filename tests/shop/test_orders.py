@@ -1,6 +1,7 @@
 """Orders from beginning to end: paid, cancelled, timed out, and both at once."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,29 @@ def test_an_order_is_paid(tmp_path: Path, template: Path, pay_by: str) -> None:
             await asyncio.to_thread(shop.cluster.clock.advance, 3700)
             await asyncio.to_thread(shop.cluster.broker("broker-a").restart)
             assert await green(shop) == {"paid": 1}
+
+    asyncio.run(main())
+
+
+def test_what_is_told_of_a_confirmed_order(tmp_path: Path, template: Path) -> None:
+    """Once, though the request was repeated; not of one that was refused."""
+
+    async def main() -> None:
+        async with open_shop(tmp_path, template) as shop:
+            await shop.load()
+            order = (await shop.confirm("key", moneyPaid="7.50")).json()
+            assert (await shop.confirm("key", moneyPaid="7.50")).status_code == 200
+            assert (await shop.confirm("other", moneyPaid="9999.00")).status_code >= 400
+            assert await shop.pay(order["orderId"], times=1) == "paid"
+            assert await green(shop) == {"paid": 1}
+            (told,) = [
+                message
+                for message in shop.cluster.messages("orderTopic")
+                if message.tags == "order_confirmed"
+            ]
+            assert told.keys == [order["orderId"]]
+            names = ["orderId", "goodsId", "goodsNumber", "userId", "payAmount", "confirmTime"]
+            assert json.loads(told.body) == {name: order[name] for name in names}
 
     asyncio.run(main())
 

@@ -60,14 +60,13 @@ class ClientPorts:
             self._servers.append(main)
             self._bind_vip(main.port)
             return
-        for _ in range(_EPHEMERAL_TRIES):
+        for left in reversed(range(_EPHEMERAL_TRIES)):
             main = self._server(0)
             main.bind()
             self._servers = [main]
-            if self._bind_vip(main.port):
+            if self._bind_vip(main.port) or not left:
                 return
-            self._servers.clear()
-        self._servers = [main]
+            main.unbind()
 
     def _bind_vip(self, port: int) -> bool:
         if not self._config.vip_port:

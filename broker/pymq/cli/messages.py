@@ -77,16 +77,10 @@ def send(
     bodies = sending.bodies(body, file, count)
     with shared.client() as client:
         sending.send(
-            client,
-            shared.network.wrap(topic),
-            bodies,
-            tags=tags,
-            keys=keys,
-            properties=named,
-            queue=queue,
-            form=shared.form,
-            named=shared.network.unwrap,
-        )
+            client, shared.network.wrap(topic), bodies,
+            tags=tags, keys=keys, properties=named, queue=queue,
+            form=shared.form, named=shared.network.unwrap,
+        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ consume

@@ -196,6 +196,12 @@ class Server:
         self._socket = bind(self.config.host, self.config.port)
         self.port = self._socket.getsockname()[1]
 
+    def unbind(self) -> None:
+        """Give up a port on which nobody has listened; idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     async def start(self) -> None:
         """Listen, on the port that ``bind`` took or takes now.
 
@@ -330,8 +336,8 @@ class Server:
         if self._server is not None:
             self._server.close()
             self._server = None
-        elif self._socket is not None:
-            self._socket.close()
+        else:
+            self.unbind()
         self._socket = None
         for connection in list(self._connections):
             if connection.write_stuck_at is None:

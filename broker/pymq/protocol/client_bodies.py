@@ -7,7 +7,7 @@ Source: RocketMQ remoting/protocol/body.
 
 from dataclasses import dataclass
 
-from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 
@@ -65,3 +65,43 @@ class OffsetResetForCpp(JsonObject):
     """``OffsetReset`` for C++ clients (ResetOffsetBodyForC)."""
 
     offsets: list[OffsetOfQueue] = wire("offsetTable", default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProcessQueueInfo(JsonObject):
+    """A queue that a consumer reads (ProcessQueueInfo); times in milliseconds since 1970."""
+
+    #: Before it everything is consumed.
+    commit_offset: int = 0
+    #: Of what was pulled and is not consumed.
+    first_offset: int = wire("cachedMsgMinOffset", default=0)
+    last_offset: int = wire("cachedMsgMaxOffset", default=0)
+    message_count: int = wire("cachedMsgCount", default=0)
+    size_mib: int = wire("cachedMsgSizeInMiB", default=0)
+    #: Of what a handler in order has at the moment.
+    handled_first: int = wire("transactionMsgMinOffset", default=0)
+    handled_last: int = wire("transactionMsgMaxOffset", default=0)
+    handled_count: int = wire("transactionMsgCount", default=0)
+    #: In order: is the queue surely ours?
+    is_locked: bool = wire("locked", default=False)
+    unlock_tries: int = wire("tryUnlockTimes", default=0)
+    locked_ms: int = wire("lastLockTimestamp", default=0)
+    is_dropped: bool = wire("droped", default=False)
+    pulled_ms: int = wire("lastPullTimestamp", default=0)
+    consumed_ms: int = wire("lastConsumeTimestamp", default=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerRunningInfo(JsonObject):
+    """What a consumer is at (307)."""
+
+    #: ``PROP_...`` -> its value.
+    properties: dict[str, str] = wire("properties", default_factory=dict)
+    subscriptions: list[Subscription] = wire("subscriptionSet", default_factory=list)
+    queues: dict[MessageQueue, ProcessQueueInfo] = wire("mqTable", default_factory=dict)
+    popped: dict[MessageQueue, ProcessQueueInfo] = wire("mqPopTable", default_factory=dict)
+    #: Topic -> rates of the last minute, of clients that count.
+    rates: dict[str, dict[str, float]] = wire("statusTable", default_factory=dict)
+    user_info: dict[str, str] = wire("userConsumerInfo", default_factory=dict)
+    #: What its threads do, if that was asked for.
+    stacks: str | None = wire("jstack", default=None)

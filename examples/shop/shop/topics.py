@@ -1,12 +1,13 @@
 """Topics, tags and bodies of the shop's messages.
 
-==============  =================  =======  ===============================================
-topic           tag                key      means
-==============  =================  =======  ===============================================
-``orderTopic``  ``order_cancel``   orderId  give back what was taken for this order
-``orderTopic``  ``order_timeout``  orderId  delayed: cancel this order unless it is paid
-``payTopic``    ``paid``           payId    this payment was paid
-==============  =================  =======  ===============================================
+==============  ===================  =======  ===============================================
+topic           tag                  key      means
+==============  ===================  =======  ===============================================
+``orderTopic``  ``order_confirmed``  orderId  this order was confirmed: no service acts on it
+``orderTopic``  ``order_cancel``     orderId  give back what was taken for this order
+``orderTopic``  ``order_timeout``    orderId  delayed: cancel this order unless it is paid
+``payTopic``    ``paid``             payId    this payment was paid
+==============  ===================  =======  ===============================================
 """
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,7 @@ from shop.money import Amount
 
 ORDER_TOPIC = "orderTopic"
 PAY_TOPIC = "payTopic"
+ORDER_CONFIRMED = "order_confirmed"
 ORDER_CANCEL = "order_cancel"
 ORDER_TIMEOUT = "order_timeout"
 PAID = "paid"
@@ -31,6 +33,17 @@ class Wire(BaseModel):
     def json_text(self) -> str:
         """Return it as a message body."""
         return self.model_dump_json(by_alias=True)
+
+
+class OrderConfirmed(Wire):
+    """Body of ``order_confirmed``; the time in milliseconds since 1970."""
+
+    order_id: str
+    goods_id: str
+    goods_number: int
+    user_id: str
+    pay_amount: Amount
+    confirm_time: int
 
 
 class OrderCancelled(Wire):

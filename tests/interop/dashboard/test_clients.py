@@ -16,6 +16,9 @@ from tests.interop.processes import POLL_INTERVAL_S
 
 pytestmark = pytest.mark.interop
 
+#: The threads of the official client put their tracks into one list, and no lock keeps them from
+#: losing some (DefaultMQAdminExtImpl.messageTrackDetailConcurrent).
+TRACK_TRIES = 10
 SETTLE_S: Final = 45.0
 
 
@@ -105,9 +108,13 @@ def tracks(site: Site) -> Iterator[tuple[str, Any]]:
         # own, one that it skipped while another was under way (SUBSCRIPTION_NOT_LATEST).
         for name in (stored.msg_id, stored.offset_msg_id):
             message = call(site.admin.java.viewMessage, topic, name)
-            for method in ("messageTrackDetail", "messageTrackDetailConcurrent"):
-                found = site.ask(method, message)
-                yield f"{method} of {len(name)}", _known(found, groups)
+            found = _known(site.ask("messageTrackDetail", message), groups)
+            yield f"tracks of {len(name)}", found
+            for _ in range(TRACK_TRIES):
+                together = _known(site.ask("messageTrackDetailConcurrent", message), groups)
+                if len(together) == len(found):
+                    break
+            yield f"tracks together of {len(name)}", together
         for group in groups:
             yield f"spans of {group}", site.ask("queryConsumeTimeSpan", topic, group)
             yield f"connection of {group}", site.ask("examineConsumerConnectionInfo", group)

@@ -26,7 +26,7 @@ from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.patience import first_contact
 from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.cluster.shared_work import SharedWork
-from pymq.client.cluster.unclosed import watch_unclosed
+from pymq.client.cluster.unclosed_members import watch_unclosed_member
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
@@ -84,7 +84,7 @@ class ClientPool:
     ) -> None:
         self.network = network
         self._what = what
-        self._forget_end = watch_unclosed(self, None)
+        self._forget_end = watch_unclosed_member(self, None)
         self._names = None if network.namespace is None else Namespaced(network)
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -168,7 +168,7 @@ class ClientPool:
             str(address), self._instance_name, is_renewed=self.is_renewed
         )
         self._keys = keys = ClientKeys(address.packed)
-        self._forget_end = watch_unclosed(self, self._what)
+        self._forget_end = watch_unclosed_member(self, self._what)
         self._tasks.start("routes", self.routes.watch(self._close_unnamed))
         if self._name_servers.is_looked_up:
             self._tasks.repeat("name servers", self._name_servers.look_up, LOOKUP_S)

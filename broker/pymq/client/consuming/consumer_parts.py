@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pymq.client.cluster.config import connect_s
 from pymq.client.cluster.namespaces import wrapped_queue
-from pymq.client.cluster.pool import ClientPool
+from pymq.client.cluster.pool import ClientPool, OnRequest
 from pymq.client.consuming.broadcast_retry import DroppedFailures
 from pymq.client.consuming.consume_hooks import ConsumeHook, ConsumeObserver
 from pymq.client.consuming.consume_tracing import ConsumeTracer
@@ -15,6 +15,7 @@ from pymq.client.consuming.consumer_config import (
     ConsumerConfig,
 )
 from pymq.client.consuming.local_offsets import FLUSH_S, LocalOffsets
+from pymq.client.consuming.member_answers import MemberAnswers
 from pymq.client.consuming.ordered_inbox import OrderedInbox
 from pymq.client.consuming.ordered_outcomes import OrderedOutcomes
 from pymq.client.consuming.ordered_retry import OrderedFailures
@@ -84,10 +85,7 @@ class ConsumerParts:
             connect_timeout_s=connect_s(config),
             route_age_s=config.route_age_s,
             consumers=self._consumer_data,
-            on_request={
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._group_reset,
-            },
+            on_request=self._on_request(),
             on_route=self._route_changed,
             instance_name=config.instance_name,
             network=config.network,
@@ -114,6 +112,9 @@ class ConsumerParts:
             listener=ListenerCalls(config.group, config.rebalance_listener),
             wake=lambda: self.rebalance.wake(),
         )
+        self._answers = MemberAnswers(
+            config, self.pool, self.held, self._consumer_data, self._may_deliver
+        )
         self._locks: QueueLocks | None = None
         if ordered is not None and not config.is_broadcasting:
             self._locks = self.held.locks = self._queue_locks(ordered)
@@ -137,6 +138,14 @@ class ConsumerParts:
             pool=self.pool,
             held=self.held,
         )
+
+    def _on_request(self) -> dict[int, OnRequest]:
+        return {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._group_reset,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._answer,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._answer,
+        }
 
     def start_duties(self) -> None:
         """Begin what locks and local offsets need, once the pool is open."""
@@ -202,6 +211,9 @@ class ConsumerParts:
     def _members_changed(self, _: AsyncChannel, request: Command) -> None:
         if (request.fields or {}).get("consumerGroup") == self._config.group:
             self.rebalance.wake()
+
+    def _answer(self, channel: AsyncChannel, request: Command) -> None:
+        self._answers.answer(channel, request)
 
     def _group_reset(self, channel: AsyncChannel, request: Command) -> None:
         """A broker that keeps nothing of a reset itself tells all members to go on elsewhere."""

@@ -24,6 +24,7 @@ class ProcessQueue:
         "is_paused",
         "message_bytes",
         "next_offset",
+        "pulled_ms",
         "queue",
     )
 
@@ -31,6 +32,8 @@ class ProcessQueue:
         self.queue = queue
         #: Queue offset at which the next pull begins.
         self.next_offset = next_offset
+        #: When messages were asked for last: milliseconds since 1970; 0: never.
+        self.pulled_ms = 0
         #: Total size of the unfinished bodies.
         self.message_bytes = 0
         #: The queue is somebody else's now: nothing of it is delivered or committed any more.
@@ -53,6 +56,11 @@ class ProcessQueue:
         for offset in self._unfinished:
             return offset
         return self.next_offset
+
+    @property
+    def last_offset(self) -> int | None:
+        """The greatest queue offset that is not finished; ``None``: everything is."""
+        return next(reversed(self._unfinished), None)
 
     @property
     def span(self) -> int:

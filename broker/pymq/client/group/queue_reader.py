@@ -299,6 +299,7 @@ class QueueReader:
             bytes_max=PULL_BYTES,
         )
         channel = await self._pool.read_channel(self.queue, self._broker_id)
+        process_queue.pulled_ms = time.time_ns() // 1_000_000
         return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
 
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:

@@ -94,6 +94,13 @@ class MemberRequest(Header):
 
 
 @dataclass(slots=True, kw_only=True)
+class RunningInfoRequest(MemberRequest):
+    """GET_CONSUMER_RUNNING_INFO (307)."""
+
+    jstack_enable: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
 class ConsumeDirectlyRequest(MemberRequest):
     """CONSUME_MESSAGE_DIRECTLY (309)."""
 

@@ -3,7 +3,8 @@
 1. *check*: ask the services, and compare (``rules``)
 2. *store* the order, unconfirmed
 3. *stock*, 4. *coupon*, 5. *balance*: each taken by its service, over HTTP
-6. *confirmed*, and the delayed message that cancels it if it is not paid is in the outbox
+6. *confirmed*; in the outbox are the message that says so, and the delayed one that cancels the
+   order if it is not paid
 
 When a step after *store* fails, it is decided to cancel the order (``cancel``). When this process
 dies, the order is unconfirmed for ever, so somebody's ``sweep`` does. A customer who repeats the
@@ -29,7 +30,13 @@ from shop.orders import cancel
 from shop.orders.models import OrderRequest
 from shop.orders.rules import Amounts, Facts, Shipping, check
 from shop.orders.tables import Order, OrderStatus, Outbox, PayStatus
-from shop.topics import ORDER_TIMEOUT, ORDER_TOPIC, OrderTimedOut
+from shop.topics import (
+    ORDER_CONFIRMED,
+    ORDER_TIMEOUT,
+    ORDER_TOPIC,
+    OrderConfirmed,
+    OrderTimedOut,
+)
 
 
 class Confirmation:
@@ -199,6 +206,15 @@ class Confirmation:
             return order
         order.order_status = OrderStatus.CONFIRMED
         order.confirm_time = now_ms()
+        outbox.put(
+            session,
+            Outbox,
+            group=cancel.SERVICE,
+            topic=ORDER_TOPIC,
+            tag=ORDER_CONFIRMED,
+            key=order_id,
+            body=OrderConfirmed.model_validate(order),
+        )
         outbox.put(
             session,
             Outbox,

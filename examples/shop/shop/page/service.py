@@ -111,6 +111,12 @@ class Desk:
             task.add_done_callback(self._paying.discard)
         return f"payment {payment['payId']} of {payment['payAmount']} is under way"
 
+    async def close(self) -> None:
+        """Give up the calls that are still to come: the platform ends with the page."""
+        for task in self._paying:
+            task.cancel()
+        await asyncio.gather(*self._paying, return_exceptions=True)
+
     async def cancel(self, order_id: str) -> str:
         """Cancel an order."""
         await self._peers["orders"].post(f"/order/{order_id}/cancel", {})
@@ -161,6 +167,7 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            await desk.close()
             await http.aclose()
 
     app = FastAPI(title="pymq shop", lifespan=lifespan)

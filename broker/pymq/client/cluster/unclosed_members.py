@@ -12,7 +12,7 @@ from pymq.client.cluster.home import Process
 _log = logging.getLogger(__name__)
 
 
-def watch_unclosed(connections: object, what: str | None) -> Callable[[], object]:
+def watch_unclosed_member(connections: object, what: str | None) -> Callable[[], object]:
     """Have it logged when a client, or its program, ends without ``close``; return a revocation.
 
     Args:
