@@ -73,7 +73,7 @@ make_venv() {
   # "compat" writes a plain .pth; the default puts an import hook in its place, which costs every
   # start and hides pyspark_pymq from Spark, which lists the modules in the folders of sys.path.
   "$python" -m pip install --quiet --disable-pip-version-check \
-    --config-settings editable_mode=compat --editable '.[all,dev]' --editable examples/shop >&2
+    --config-settings editable_mode=compat --editable '.[all,dev]' --editable 'examples/shop[postgres,mariadb]' >&2
   # It names one root only; this one names all.
   printf '%s\n' "$root/broker" "$root/connector" "$root/examples/shop" \
     > "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pymq-roots.pth"
@@ -260,6 +260,19 @@ make_etcd() {  # unpacks Debian's etcd into .etcd; installed, it would run as a 
     say "no etcd, so tests of controllers with etcd are skipped: install it (Debian: apt-get install etcd-server)"
 }
 
+make_databases() {  # servers for the shop's tests, which start their own: Debian's must not run
+  if ! { [ -n "$(find /usr/lib/postgresql -name initdb 2>/dev/null)" ] || command -v initdb >/dev/null; } && may_install; then
+    if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+      mkdir -p /etc/postgresql-common
+      echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf
+    fi
+    apt_install postgresql || say "no PostgreSQL, so the shop's tests with it are skipped"
+  fi
+  if ! { command -v mariadbd || [ -x /usr/sbin/mariadbd ]; } >/dev/null && may_install; then
+    apt_install mariadb-server-core mariadb-client-core || say "no MariaDB, so the shop's tests with it are skipped"
+  fi
+}
+
 # Three processes share the test files, for tests wait more than they compute. One: -n 0. In the
 # order of their names, long ones come before the many short ones of tests/unit.
 shared=(-n 3 --dist loadfile --no-loadscope-reorder)
@@ -267,6 +280,7 @@ shared=(-n 3 --dist loadfile --no-loadscope-reorder)
 tests() {  # tests ARGUMENTS: those that need no Maven
   make_env
   make_etcd
+  make_databases
   exec "$python" -m pytest "${shared[@]}" -m "not interop and not bench" "$@"
 }
 

@@ -7,7 +7,6 @@ task of its own: a caller that gives up does not stop it, as over a network.
 import asyncio
 import contextlib
 import shutil
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -16,12 +15,13 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
+from sqlalchemy import select
 
 from pymq import Admin
 from pymq.testing import Cluster
 from shop import migrate
 from shop.audit import Report, audit
-from shop.database import Database
+from shop.database import Database, open_engine
 from shop.definitions import DEFINITIONS
 from shop.faults import Faults
 from shop.platform import callback
@@ -101,17 +101,16 @@ class Shop:
     """All services, and a relay for each outbox.
 
     Args:
-        folder: with the databases.
+        database: URL of the databases, with tables; ``{service}`` in it as in ``Settings``.
         cluster: what they send to.
         faults: of all of them.
         changes: of ``QUICK``.
     """
 
     def __init__(
-        self, folder: Path, cluster: Cluster, faults: Faults | None = None, **changes: Any
+        self, database: str, cluster: Cluster, faults: Faults | None = None, **changes: Any
     ) -> None:
         self.faults = faults or Faults(process=False, late_s=LATE_S)
-        database = f"sqlite:///{folder}/{{service}}.db"
         self.settings = replace(QUICK, broker=cluster.name_server, database=database, **changes)
         self.cluster = cluster
         self.wires = Wires()
@@ -253,14 +252,21 @@ class Shop:
     async def settle_outboxes(self) -> None:
         """Wait until everything that was to be sent is sent, or waits with a broker."""
         async with asyncio.timeout(SETTLE_S):
-            while any(map(self._count_outbox, OUTBOXES)):
+            while any(self.count(service, OUTBOXES[service]) for service in OUTBOXES):
                 await asyncio.sleep(0.05)
 
-    def _count_outbox(self, service: str) -> int:
-        url = self.settings.database_of(service).removeprefix("sqlite:///")
-        with contextlib.closing(sqlite3.connect(url)) as database:
-            table = OUTBOXES[service].__tablename__
-            return int(database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+    def count(self, service: str, table: type[Any]) -> int:
+        """Count the rows of a service's table."""
+        return len(self.select(service, table))
+
+    def select(self, service: str, *columns: Any) -> list[Any]:
+        """Return rows of a service's tables."""
+        engine = open_engine(self.settings.database_of(service), sqlite_sync="normal")
+        try:
+            with engine.execution_options(shop_reads=True).connect() as connection:
+                return list(connection.execute(select(*columns)))
+        finally:
+            engine.dispose()
 
     async def settle(self, timeout_s: float = SETTLE_S) -> Report:
         """Wait until the audit is green, and return the last report."""
@@ -291,12 +297,18 @@ def order(**changes: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_shop(folder: Path, template: Path, **arguments: Any) -> AsyncIterator[Shop]:
-    """A shop on a cluster of its own; ``arguments`` are those of ``Shop``."""
+    """A shop on SQLite and a cluster of its own; ``arguments`` are those of ``Shop``."""
     shutil.copytree(template, folder, dirs_exist_ok=True)
+    async with open_shop_on(f"sqlite:///{folder}/{{service}}.db", **arguments) as shop:
+        yield shop
+
+
+@asynccontextmanager
+async def open_shop_on(database: str, **arguments: Any) -> AsyncIterator[Shop]:
+    """A shop on databases that have their tables, and a cluster of its own."""
     async with quick_cluster() as cluster:
         async with Admin(cluster.name_server) as admin:
             for topic in (ORDER_TOPIC, PAY_TOPIC):
                 await admin.topics.create(topic, queue_count=2)
-        async with Shop(folder, cluster, **arguments).running() as shop:
+        async with Shop(database, cluster, **arguments).running() as shop:
             yield shop
-

@@ -2,24 +2,37 @@
 
 import asyncio
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.shop.in_process import QUICK, open_shop
+from sqlalchemy import create_engine, select, text
+from tests.shop.conftest import with_tables
+from tests.shop.in_process import QUICK, open_shop_on
 
-from shop.audit import RULES, audit
+from shop.audit import RULES, copy_tables, examine
+from shop.database import open_engine
+from shop.definitions import DEFINITIONS
+from shop.orders.tables import Order
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
+def good(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    template: Path,
+) -> str:
     """The databases of a shop with a paid, a confirmed and a cancelled order; all is well."""
-    folder = tmp_path_factory.mktemp("good")
+    if kind == "sqlite":
+        folder = tmp_path_factory.mktemp("good")
+        shutil.copytree(template, folder, dirs_exist_ok=True)
+        url = f"sqlite:///{folder}/{{service}}.db"
+    else:
+        url = with_tables(request.getfixturevalue(kind))
 
     async def main() -> None:
-        async with open_shop(folder, template) as shop:
+        async with open_shop_on(url) as shop:
             await shop.load(users=3, coupons=2)
             for number in range(3):
                 answer = await shop.confirm(
@@ -39,7 +52,7 @@ def good(tmp_path_factory: pytest.TempPathFactory, template: Path) -> Path:
             assert report.orders == {"paid": 1, "confirmed": 1, "cancelled": 1}
 
     asyncio.run(main())
-    return folder
+    return url
 
 
 BROKEN = [
@@ -76,17 +89,17 @@ BROKEN = [
     (
         "a confirmed order has used its coupon",
         "coupons",
-        "UPDATE coupon SET is_used = 0, order_id = NULL WHERE order_id = :open",
+        "UPDATE coupon SET is_used = FALSE, order_id = NULL WHERE order_id = :open",
     ),
     (
         "a coupon is used by a confirmed order only",
         "coupons",
-        "UPDATE coupon SET is_used = 1, order_id = :cancelled WHERE coupon_id = 'c-u2-0'",
+        "UPDATE coupon SET is_used = TRUE, order_id = :cancelled WHERE coupon_id = 'c-u2-0'",
     ),
     (
         "a coupon is used by a confirmed order only",
         "coupons",
-        "UPDATE coupon SET is_used = 1 WHERE coupon_id = 'c-u2-1'",
+        "UPDATE coupon SET is_used = TRUE WHERE coupon_id = 'c-u2-1'",
     ),
     ("a coupon is used by one order", "orders", "UPDATE orders SET coupon_id = 'c-u0-0'"),
     (
@@ -127,7 +140,7 @@ BROKEN = [
     (
         "a paid order has one paid payment with its amount",
         "payments",
-        "UPDATE payment SET is_paid = 0",
+        "UPDATE payment SET is_paid = FALSE",
     ),
     (
         "what was paid belongs to a paid order",
@@ -147,7 +160,7 @@ BROKEN = [
     (
         "an order has one entry in the journal, and one paid payment",
         "payments",
-        "INSERT INTO payment SELECT 'x', order_id, user_id, pay_amount, 1, 0, 0, 1 FROM payment",
+        "INSERT INTO payment SELECT 'x', order_id, user_id, pay_amount, TRUE, 0, 0, 1 FROM payment",
     ),
     ("no order is stuck", "orders", "UPDATE orders SET order_status = 0 WHERE pay_status = 0"),
     ("no order is stuck", "orders", "UPDATE orders SET cancel_time = 1"),
@@ -184,16 +197,30 @@ def test_each_rule_is_broken_by_somebody() -> None:
 
 
 @pytest.mark.parametrize(("rule", "service", "change"), BROKEN)
-def test_the_audit_finds_it(
-    rule: str, service: str, change: str, good: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "shop"
-    shutil.copytree(good, folder)
-    with closing(sqlite3.connect(folder / "orders.db")) as database:
-        ids = dict(database.execute("SELECT user_id, order_id FROM orders"))
-    named = {"paid": ids["u0"], "open": ids["u1"], "cancelled": ids["u2"]}
-    with closing(sqlite3.connect(folder / f"{service}.db")) as database:
-        assert database.execute(change, named).rowcount > 0
-        database.commit()
-    report = audit(replace(QUICK, database=f"sqlite:///{folder}/{{service}}.db"))
-    assert rule in [finding.rule for finding in report.findings], report.findings
+def test_the_audit_finds_it(rule: str, service: str, change: str, good: str) -> None:
+    """The change is seen by its own transaction only, which is rolled back."""
+    settings = replace(QUICK, database=good)
+    memory = create_engine("sqlite://")
+    with memory.begin() as target:
+        for name, definition in DEFINITIONS.items():
+            definition.base.metadata.create_all(target)
+            engine = open_engine(settings.database_of(name))
+            with engine.connect() as source:
+                if name == service:
+                    ids = user_orders(settings.database_of("orders"))
+                    named = {"paid": ids["u0"], "open": ids["u1"], "cancelled": ids["u2"]}
+                    assert source.execute(text(change), named).rowcount > 0
+                copy_tables(source, name, target)
+                source.rollback()
+            engine.dispose()
+        findings = examine(target).findings
+    assert rule in [finding.rule for finding in findings], findings
+
+
+def user_orders(url: str) -> dict[str, str]:
+    """User -> the order of the shop that is well."""
+    engine = open_engine(url)
+    with engine.execution_options(shop_reads=True).connect() as connection:
+        found = {row.user_id: row.order_id for row in connection.execute(select(Order))}
+    engine.dispose()
+    return found

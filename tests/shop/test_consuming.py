@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from shop.consuming import FAILURES_MAX, IdempotentConsumer, Reaction
 from shop.database import Database
 from shop.errors import Unavailable
 from shop.faults import Faults
-from shop.journal.tables import Base, Consumed
+from shop.journal.tables import Consumed
 from shop.topics import ORDER_TIMEOUT, ORDER_TOPIC, OrderTimedOut
 
 GROUP = "tests-timeout"
@@ -26,9 +25,8 @@ Effect = Callable[[Session, Any, Any], None]
 class Bed:
     """A database with what was consumed, and a consumer."""
 
-    def __init__(self, folder: Path, effect: Effect, lease_s: float = 0.3, **more: Any) -> None:
-        self.database = Database(f"sqlite:///{folder}/consumed.db", sqlite_sync="normal")
-        Base.metadata.create_all(self.database.engine)
+    def __init__(self, url: str, effect: Effect, lease_s: float = 0.3, **more: Any) -> None:
+        self.database = Database(url.replace("{service}", "journal"), sqlite_sync="normal")
         self.faults = Faults(process=False)
         reaction = Reaction(GROUP, ORDER_TOPIC, ORDER_TIMEOUT, OrderTimedOut, effect, **more)
         self.consumer = IdempotentConsumer(
@@ -61,9 +59,9 @@ def drained(cluster: Cluster) -> Callable[[], bool]:
     return lambda: cluster.lag(GROUP) == 0
 
 
-def test_what_comes_twice_is_done_once(tmp_path: Path) -> None:
+def test_what_comes_twice_is_done_once(url: str) -> None:
     done: list[str] = []
-    bed = Bed(tmp_path, lambda session, body, _: done.append(body.order_id))
+    bed = Bed(url, lambda session, body, _: done.append(body.order_id))
 
     async def main() -> None:
         async with quick_cluster() as cluster:
@@ -77,7 +75,7 @@ def test_what_comes_twice_is_done_once(tmp_path: Path) -> None:
 
 
 def test_what_fails_too_often_is_a_dead_letter_and_an_alarm(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries: list[str] = []
 
@@ -86,7 +84,7 @@ def test_what_fails_too_often_is_a_dead_letter_and_an_alarm(
         if body.order_id == "bad":
             raise ValueError("no such thing")
 
-    bed = Bed(tmp_path, fail)
+    bed = Bed(url, fail)
 
     async def main() -> None:
         async with quick_cluster() as cluster:
@@ -102,8 +100,8 @@ def test_what_fails_too_often_is_a_dead_letter_and_an_alarm(
     assert any("ALARM" in record.message and "bad" in record.message for record in caplog.records)
 
 
-def test_what_is_no_message_of_ours_is_a_dead_letter_at_once(tmp_path: Path) -> None:
-    bed = Bed(tmp_path, lambda session, body, _: None)
+def test_what_is_no_message_of_ours_is_a_dead_letter_at_once(url: str) -> None:
+    bed = Bed(url, lambda session, body, _: None)
 
     async def main() -> None:
         async with quick_cluster() as cluster:
@@ -116,7 +114,7 @@ def test_what_is_no_message_of_ours_is_a_dead_letter_at_once(tmp_path: Path) -> 
     bed.database.close()
 
 
-def test_services_that_do_not_answer_are_not_the_messages_fault(tmp_path: Path) -> None:
+def test_services_that_do_not_answer_are_not_the_messages_fault(url: str) -> None:
     asked: list[str] = []
 
     async def prepare(body: OrderTimedOut) -> int:
@@ -126,7 +124,7 @@ def test_services_that_do_not_answer_are_not_the_messages_fault(tmp_path: Path) 
         return 42
 
     given: list[int] = []
-    bed = Bed(tmp_path, lambda session, body, found: given.append(found), prepare=prepare)
+    bed = Bed(url, lambda session, body, found: given.append(found), prepare=prepare)
 
     async def main() -> None:
         async with quick_cluster() as cluster:
@@ -140,10 +138,10 @@ def test_services_that_do_not_answer_are_not_the_messages_fault(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("moment", ["claimed", "before_commit", "after_commit"])
-def test_who_dies_is_followed_by_somebody_else(tmp_path: Path, moment: str) -> None:
+def test_who_dies_is_followed_by_somebody_else(url: str, moment: str) -> None:
     """The broker is restarted meanwhile, so the message comes from its disk."""
     done: list[str] = []
-    bed = Bed(tmp_path, lambda session, body, _: done.append(body.order_id))
+    bed = Bed(url, lambda session, body, _: done.append(body.order_id))
 
     async def main() -> None:
         async with quick_cluster() as cluster:
@@ -163,7 +161,7 @@ def test_who_dies_is_followed_by_somebody_else(tmp_path: Path, moment: str) -> N
     bed.database.close()
 
 
-def test_who_is_slow_and_was_taken_for_dead_does_no_harm(tmp_path: Path) -> None:
+def test_who_is_slow_and_was_taken_for_dead_does_no_harm(url: str) -> None:
     done: list[str] = []
     waits = [asyncio.Event()]
 
@@ -171,7 +169,7 @@ def test_who_is_slow_and_was_taken_for_dead_does_no_harm(tmp_path: Path) -> None
         if waits:
             await waits.pop().wait()
 
-    bed = Bed(tmp_path, lambda session, body, _: done.append(body.order_id), prepare=prepare)
+    bed = Bed(url, lambda session, body, _: done.append(body.order_id), prepare=prepare)
     slow = waits[0]
 
     async def main() -> None:

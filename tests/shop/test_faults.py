@@ -6,16 +6,15 @@ customer does is the scenario; where the order must be in the end stands beside 
 
 import asyncio
 import contextlib
-import sqlite3
-from pathlib import Path
 
 import httpx
 import pytest
-from tests.shop.in_process import Shop, open_shop, order
+from tests.shop.in_process import Shop, open_shop_on, order
 
 from shop import outbox
 from shop.audit import Report
 from shop.faults import ACTIONS
+from shop.orders.tables import Order
 
 MET_S = 20.0
 #: How often time passes until no order is open.
@@ -100,13 +99,12 @@ async def meet(shop: Shop, steps: list[str], action: str) -> None:
         await shop.restart("orders")
 
 
-def ends(folder: Path) -> dict[str, list[tuple[int, int]]]:
+def ends(shop: Shop) -> dict[str, list[tuple[int, int]]]:
     """User -> where his orders are."""
     found: dict[str, list[tuple[int, int]]] = {}
-    with contextlib.closing(sqlite3.connect(folder / "orders.db")) as database:
-        query = "SELECT user_id, order_status, pay_status FROM orders"
-        for user, status, pay_status in database.execute(query):
-            found.setdefault(user, []).append((status, pay_status))
+    columns = (Order.user_id, Order.order_status, Order.pay_status)
+    for user, status, pay_status in shop.select("orders", *columns):
+        found.setdefault(user, []).append((status, pay_status))
     return found
 
 
@@ -134,10 +132,8 @@ async def pass_time(shop: Shop, steps: list[str], action: str) -> Report:
     return report
 
 
-async def run_table(
-    folder: Path, template: Path, table: list[tuple[str, str]], action: str, pay_by: str
-) -> None:
-    async with open_shop(folder, template, pay_by=pay_by) as shop:
+async def run_table(url: str, table: list[tuple[str, str]], action: str, pay_by: str) -> None:
+    async with open_shop_on(url, pay_by=pay_by) as shop:
         forgets = OF_TIMEOUT if pay_by == "outbox" else []
         await shop.load(users=len(table) + len(forgets), coupons=1)
         failing = {f"u{n}" for n, (scenario, _) in enumerate(table) if scenario == "fails"}
@@ -166,7 +162,7 @@ async def run_table(
         shop.faults.plan.update(dict.fromkeys(forgets, action))
         report = await pass_time(shop, forgets, action)
         assert not report.findings, "\n".join(map(str, report.findings))
-    found = ends(folder)
+        found = ends(shop)
     rows = [*table, *(("forgets", step) for step in forgets)]
     wrong = []
     for number, (scenario, step) in enumerate(rows):
@@ -180,15 +176,13 @@ async def run_table(
 @pytest.mark.crash
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_after_every_step(
-    action: str, tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
+    action: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "CLAIM_S", 1.0)  # of a relay that was killed
-    asyncio.run(run_table(tmp_path, template, BY_OUTBOX, action, "outbox"))
+    asyncio.run(run_table(url, BY_OUTBOX, action, "outbox"))
 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_fault_after_every_step_of_a_transaction(
-    action: str, tmp_path: Path, template: Path
-) -> None:
-    asyncio.run(run_table(tmp_path, template, BY_TRANSACTION, action, "transaction"))
+def test_a_fault_after_every_step_of_a_transaction(action: str, url: str) -> None:
+    asyncio.run(run_table(url, BY_TRANSACTION, action, "transaction"))

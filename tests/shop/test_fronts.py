@@ -3,14 +3,15 @@
 import asyncio
 import json
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.shop.in_process import Shop, open_shop, order
+from tests.shop.in_process import Shop, open_shop, open_shop_on, order
 
+from shop.goods.tables import Step
+from shop.orders.tables import Order, Outbox
+from shop.payments.tables import Gate, Payment
 from shop.platform import callback
 
 BAD_VALUES: list[Any] = [
@@ -24,16 +25,15 @@ RAW = [
 ]
 
 
-def counts(folder: Path) -> dict[str, int]:
+def counts(shop: Shop) -> list[int]:
     """How many rows there are of what an order leaves behind."""
-    found = {}
-    for service, table in (
-        *(("orders", "orders"), ("orders", "order_outbox"), ("goods", "goods_step")),
-        *(("payments", "payment"), ("payments", "payment_gate")),
-    ):
-        with closing(sqlite3.connect(folder / f"{service}.db")) as database:
-            found[table] = database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
-    return found
+    return [
+        shop.count(service, table)
+        for service, table in (
+            *(("orders", Order), ("orders", Outbox), ("goods", Step)),
+            *(("payments", Payment), ("payments", Gate)),
+        )
+    ]
 
 
 async def check_refused(shop: Shop, path: str, content: bytes) -> None:
@@ -47,11 +47,11 @@ async def check_refused(shop: Shop, path: str, content: bytes) -> None:
     assert all(one["expected"] for one in errors), where
 
 
-def test_each_field_with_each_bad_value(tmp_path: Path, template: Path) -> None:
+def test_each_field_with_each_bad_value(url: str) -> None:
     good = order(couponId="c-u0-0", moneyPaid="1.00")
 
     async def main() -> None:
-        async with open_shop(tmp_path, template) as shop:
+        async with open_shop_on(url) as shop:
             await shop.load(coupons=1)
             for field in good:
                 for value in BAD_VALUES:
@@ -69,7 +69,7 @@ def test_each_field_with_each_bad_value(tmp_path: Path, template: Path) -> None:
                     await check_refused(shop, f"orders/{path}", content)
                 for path in ("createPayment", "callbackPayment", "close"):
                     await check_refused(shop, f"payments/pay/{path}", content)
-            assert not any(counts(tmp_path).values())
+            assert not any(counts(shop))
 
     asyncio.run(main())
 
@@ -83,12 +83,12 @@ def is_fine(field: str, value: Any) -> bool:
     return field == "moneyPaid" and not isinstance(value, bool) and value in (0, 1.5)
 
 
-def test_random_bodies(tmp_path: Path, template: Path, seed: int) -> None:
+def test_random_bodies(url: str, seed: int) -> None:
     dice = random.Random(seed)
     good = order()
 
     async def main() -> None:
-        async with open_shop(tmp_path, template) as shop:
+        async with open_shop_on(url) as shop:
             await shop.load()
             for _ in range(150):
                 text = bytearray(json.dumps(good).encode())
@@ -123,7 +123,7 @@ def test_paths_and_keys(tmp_path: Path, template: Path) -> None:
             assert other.json()["errors"][0]["field"] == "Idempotency-Key"
             bad = await shop.confirm("no key" * 30)
             assert bad.status_code == 422
-            assert counts(tmp_path)["orders"] == 1
+            assert shop.count("orders", Order) == 1
 
     asyncio.run(main())
 

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,9 +16,10 @@ from shop.definitions import DEFINITIONS
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_nothing_is_left_to_migrate(name: str, template: Path) -> None:
+def test_nothing_is_left_to_migrate(name: str, empty: str) -> None:
     definition = DEFINITIONS[name]
-    engine = open_engine(f"sqlite:///{template}/{name}.db")
+    migrate.upgrade(definition, replace(QUICK, database=empty))
+    engine = open_engine(empty)
     with engine.connect() as connection:
         context = MigrationContext.configure(
             connection, opts={"version_table": f"{name}_version", "compare_type": True}
@@ -28,8 +28,8 @@ def test_nothing_is_left_to_migrate(name: str, template: Path) -> None:
     engine.dispose()
 
 
-def test_all_services_in_one_database(tmp_path: Path) -> None:
-    settings = replace(QUICK, database=f"sqlite:///{tmp_path}/all.db")
+def test_all_services_in_one_database(empty: str) -> None:
+    settings = replace(QUICK, database=empty)
     for _ in range(2):
         for definition in DEFINITIONS.values():
             migrate.upgrade(definition, settings)
@@ -40,8 +40,7 @@ def test_all_services_in_one_database(tmp_path: Path) -> None:
         assert {*definition.base.metadata.tables, f"{name}_version"} <= tables
 
 
-def test_several_instances_begin_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "shop.migrate", "--database"]
-    command.append(f"sqlite:///{tmp_path}/{{service}}.db")
+def test_several_instances_begin_at_once(empty: str) -> None:
+    command = [sys.executable, "-m", "shop.migrate", "--database", empty]
     several = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait(60) for process in several] == [0, 0, 0]

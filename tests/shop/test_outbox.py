@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import func, select
@@ -16,14 +15,13 @@ from shop import outbox
 from shop.columns import now_ms
 from shop.database import Database
 from shop.faults import Faults
-from shop.orders.tables import Base, Outbox
+from shop.orders.tables import Outbox
 from shop.topics import ORDER_TIMEOUT, ORDER_TOPIC, OrderTimedOut
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Any:
-    made = Database(f"sqlite:///{tmp_path}/outbox.db", sqlite_sync="normal")
-    Base.metadata.create_all(made.engine)
+def database(url: str) -> Iterator[Database]:
+    made = Database(url.replace("{service}", "orders"), sqlite_sync="normal")
     yield made
     made.close()
 

@@ -2,21 +2,21 @@
 
 import asyncio
 import random
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from shop import steps
 from shop.database import Database
 from shop.errors import Refused
-from shop.goods.tables import Base, Step
+from shop.goods.tables import Step
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    made = Database(f"sqlite:///{tmp_path}/steps.db", sqlite_sync="normal")
-    Base.metadata.create_all(made.engine)
-    return made
+def database(url: str) -> Iterator[Database]:
+    made = Database(url.replace("{service}", "goods"), sqlite_sync="normal")
+    yield made
+    made.close()
 
 
 def test_every_order_of_calls(database: Database, seed: int) -> None:
@@ -45,8 +45,10 @@ def test_every_order_of_calls(database: Database, seed: int) -> None:
 
 
 def test_many_at_once(database: Database) -> None:
-    """Two processes that write to one file: here two connections."""
-    other = Database(str(database.engine.url), sqlite_sync="normal")
+    """Two processes that write to one database: here each has connections of its own."""
+    other = Database(
+        database.engine.url.render_as_string(hide_password=False), sqlite_sync="normal"
+    )
 
     async def main() -> None:
         results = await asyncio.gather(

@@ -212,12 +212,23 @@ def _copy(settings: Settings, service: str, target: Connection) -> None:
     engine = open_engine(settings.database_of(service), sqlite_sync=settings.sqlite_sync)
     try:
         with engine.execution_options(shop_reads=True).connect() as source:
-            for table in DEFINITIONS[service].base.metadata.sorted_tables:
-                found = source.execute(select(table)).mappings()
-                while rows := found.fetchmany(COPY_COUNT):
-                    target.execute(insert(table), [dict(row) for row in rows])
+            copy_tables(source, service, target)
     finally:
         engine.dispose()
+
+
+def copy_tables(source: Connection, service: str, target: Connection) -> None:
+    """Copy the tables of a service, as this connection sees them.
+
+    Args:
+        source: to the service's database.
+        service: its name.
+        target: to an SQLite database that has all tables, without rows.
+    """
+    for table in DEFINITIONS[service].base.metadata.sorted_tables:
+        found = source.execute(select(table)).mappings()
+        while rows := found.fetchmany(COPY_COUNT):
+            target.execute(insert(table), [dict(row) for row in rows])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

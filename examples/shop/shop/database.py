@@ -8,6 +8,11 @@ database chose this transaction as the victim of a deadlock.
 SQLite has one writer for each file, so there is one thread, and transactions begin with the lock
 for writing (``BEGIN IMMEDIATE``): one that finds out later that it must write might have to be
 given up.
+
+PostgreSQL and MariaDB take several writers. Transactions are READ COMMITTED there: what two may
+change has a version, a key or a lock. Nobody waits for a lock longer than ``LOCK_S``, so that a
+deadlock between two services ends, too. Their victims, and those whose connection broke, are
+called again; whether a commit whose answer is lost took place is seen by the next call.
 """
 
 import asyncio
@@ -17,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
@@ -31,7 +36,14 @@ ATTEMPTS = 6
 PAUSE_S = 0.02
 #: Connections, and so transactions at a time, to a database that takes several writers.
 THREADS = 8
+#: SQLAlchemy's names of MariaDB, by the URL that was given.
+MARIADB = ("mysql", "mariadb")
 BUSY_S = 10.0  # for another process to finish writing to the same SQLite file
+#: For a server to accept a connection, and for another transaction to release a lock.
+CONNECT_S = 5
+LOCK_S = 5
+#: For a server to answer; MariaDB's driver alone can tell one that is silent for ever.
+ANSWER_S = 30
 
 
 class Database:
@@ -61,7 +73,9 @@ class Database:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return await self._in_thread(self.engine, work)
-            except (IntegrityError, StaleDataError, OperationalError) as error:
+            except (DBAPIError, StaleDataError) as error:
+                if not _may_succeed_later(error):
+                    raise
                 if attempt == ATTEMPTS:
                     if isinstance(error, IntegrityError):
                         raise
@@ -73,7 +87,9 @@ class Database:
         """Look something up. Raises what ``transaction`` does."""
         try:
             return await self._in_thread(self._reading, work)
-        except OperationalError as error:
+        except DBAPIError as error:
+            if not _may_succeed_later(error):
+                raise
             raise Unavailable(f"database: {error}") from error
 
     async def _in_thread(self, engine: Engine, work: Callable[[Session], T]) -> T:
@@ -93,6 +109,34 @@ class Database:
         self.engine.dispose()
 
 
+def _may_succeed_later(error: Exception) -> bool:
+    """Was it somebody else's doing, or the server's, and not the statement's?"""
+    # Deadlocks, lock timeouts and servers that start or end are operational errors of all drivers.
+    kinds = (IntegrityError, StaleDataError, OperationalError, InterfaceError)
+    return isinstance(error, kinds) or getattr(error, "connection_invalidated", False)
+
+
+def _server_arguments(dialect: str) -> dict[str, Any]:
+    """Return what the driver of a server is to do when it connects."""
+    if dialect == "postgresql":
+        return {
+            "connect_timeout": CONNECT_S,
+            "options": f"-c lock_timeout={LOCK_S}s -c idle_in_transaction_session_timeout="
+            f"{ANSWER_S}s",
+        }
+    if dialect in MARIADB:
+        return {
+            "connect_timeout": CONNECT_S,
+            "read_timeout": ANSWER_S,
+            "write_timeout": ANSWER_S,
+            "charset": "utf8mb4",
+            # Too long a text or too large a number is an error, not cut off.
+            "init_command": f"SET SESSION innodb_lock_wait_timeout = {LOCK_S}, "
+            "sql_mode = 'TRADITIONAL'",
+        }
+    return {}
+
+
 def open_engine(url: str, *, sqlite_sync: str = "full") -> Engine:
     """Return an engine whose transactions are what this module says.
 
@@ -101,7 +145,14 @@ def open_engine(url: str, *, sqlite_sync: str = "full") -> Engine:
         sqlite_sync: ``full`` or ``normal``.
     """
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_size=THREADS, max_overflow=0, pool_pre_ping=True)
+        return create_engine(
+            url,
+            pool_size=THREADS,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",
+            connect_args=_server_arguments(make_url(url).get_backend_name()),
+        )
     engine = create_engine(url, connect_args={"timeout": BUSY_S})
     if engine.url.database and engine.url.database != ":memory:":
         Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)

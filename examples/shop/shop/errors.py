@@ -35,7 +35,10 @@ class Unavailable(ShopError):
 
 
 def shown(value: object) -> str:
-    """Return a value as text that fits into JSON, whatever it is: ``nan``, lone surrogates."""
+    """Return a value as text that fits into JSON, whatever it is: ``nan``, lone surrogates.
+
+    It also fits into a column of every database: PostgreSQL has no NUL in text.
+    """
     text = value if isinstance(value, str) else repr(value)
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = text.encode("utf-8", "backslashreplace").decode().replace("\0", r"\x00")
     return text if len(text) <= FOUND_LENGTH_MAX else f"{text[:FOUND_LENGTH_MAX]}..."

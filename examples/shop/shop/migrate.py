@@ -6,17 +6,23 @@ for all services; a service does it for itself when it starts.
 """
 
 import argparse
+import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from sqlalchemy import Connection, text
 
-from shop.database import open_engine
+from shop.database import MARIADB, open_engine
+from shop.errors import Unavailable
 from shop.parts import Definition
 from shop.settings import Settings, from_arguments
 
+#: For another instance to bring the same tables up to date.
+LOCK_S = 60
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -31,13 +37,46 @@ def config_of(definition: Definition) -> Config:
     return config
 
 
+@contextmanager
+def alone(connection: Connection, name: str) -> Iterator[None]:
+    """Keep other instances of a service out of its migrations; SQLite has one writer anyway.
+
+    Raises:
+        Unavailable: another instance takes longer than ``LOCK_S``.
+    """
+    dialect = connection.dialect.name
+    key = hashlib.sha256(f"{connection.engine.url.database} {name}".encode())
+    if dialect == "postgresql":
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
+        number = int.from_bytes(key.digest()[:8], "big", signed=True)
+        # Until the transaction ends: the tables are seen before the next one looks.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": number})
+        yield
+    elif dialect in MARIADB:
+        # Of the connection, for each statement that makes a table is a transaction of its own; and
+        # of the whole server, so that the database is in its name.
+        lock = {"lock": f"shop-{key.hexdigest()[:32]}", "wait": LOCK_S // 3}
+        # Each attempt is shorter than the driver waits for an answer.
+        if not any(connection.scalar(text("SELECT GET_LOCK(:lock, :wait)"), lock) for _ in "123"):
+            raise Unavailable(
+                f"migrations of {name}: another instance has been at them for {LOCK_S} s; "
+                "start this one again when it is done"
+            )
+        try:
+            yield
+        finally:
+            connection.execute(text("SELECT RELEASE_LOCK(:lock)"), {"lock": lock["lock"]})
+    else:
+        yield
+
+
 def upgrade(definition: Definition, settings: Settings) -> None:
     """Bring a service's tables up to date. Idempotent, and may be done by several at a time."""
     engine = open_engine(
         settings.database_of(definition.name), sqlite_sync=settings.sqlite_sync
     )
     config = config_of(definition)
-    with engine.begin() as connection:
+    with engine.begin() as connection, alone(connection, definition.name):
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     engine.dispose()

@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
+from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException
 
@@ -167,6 +168,11 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Unavailable)
     async def unavailable(_: Request, error: Unavailable) -> JSONResponse:
         return _answer(503, ("", str(error), "the same request again, a little later"))
+
+    @app.exception_handler(DataError)
+    async def not_storable(_: Request, error: DataError) -> JSONResponse:
+        # What a model lets through and a database does not: nothing was changed.
+        return _answer(422, ("body", str(error.orig), "values that the database can store"))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:

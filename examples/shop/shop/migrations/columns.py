@@ -1,10 +1,33 @@
 """Columns of tables that several services have, as the first revisions create them."""
 
+from typing import Any
+
+from alembic import op
 from sqlalchemy import BigInteger, Column, Integer, String, Text
 from sqlalchemy.schema import SchemaItem
 
 ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
 ID = String(64)
+#: MariaDB: ids that differ in case only are two ids, and every character can be stored.
+OPTIONS = {
+    f"{dialect}_{name}": value
+    for dialect in ("mysql", "mariadb")
+    for name, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def create_table(name: str, *columns: SchemaItem) -> None:
+    """Create a table, unless a migration that was killed has left it.
+
+    In MariaDB each table is a transaction of its own, so a revision may be half done.
+    """
+    options: dict[str, Any] = OPTIONS
+    op.create_table(name, *columns, if_not_exists=True, **options)
+
+
+def create_index(table: str, column: str) -> None:
+    """Create the index of a column, unless it is there."""
+    op.create_index(f"ix_{table}_{column}", table, [column], if_not_exists=True)
 
 
 def step_columns() -> list[SchemaItem]:

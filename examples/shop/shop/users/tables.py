@@ -25,7 +25,7 @@ class User(Base):
 
     user_id: Mapped[str] = mapped_column(String(ID_LENGTH_MAX), primary_key=True)
     user_name: Mapped[str] = mapped_column(String(200))
-    user_score: Mapped[int] = mapped_column(Integer)
+    user_score: Mapped[int] = mapped_column(BigInteger)
     user_money: Mapped[Decimal] = mapped_column(Money)
 
 
@@ -49,7 +49,7 @@ class ScoreLog(Base):
 
     order_id: Mapped[str] = mapped_column(String(ID_LENGTH_MAX), primary_key=True)
     user_id: Mapped[str] = mapped_column(String(ID_LENGTH_MAX))
-    user_score: Mapped[int] = mapped_column(Integer)
+    user_score: Mapped[int] = mapped_column(BigInteger)
     create_time: Mapped[int] = mapped_column(BigInteger)
 
 

@@ -1,9 +1,8 @@
 """The first tables of the service *coupons*."""
 
-from alembic import op
 from sqlalchemy import BigInteger, Boolean, Column, Integer
 
-from shop.migrations.columns import ID, consumed_columns, step_columns
+from shop.migrations.columns import ID, consumed_columns, create_table, step_columns
 from shop.money import Money
 
 revision = "coupons_1"
@@ -12,7 +11,7 @@ down_revision = None
 
 def upgrade() -> None:
     """Create them."""
-    op.create_table(
+    create_table(
         "coupon",
         Column("coupon_id", ID, primary_key=True),
         Column("coupon_price", Money, nullable=False),
@@ -22,5 +21,5 @@ def upgrade() -> None:
         Column("used_time", BigInteger),
         Column("version", Integer, nullable=False),
     )
-    op.create_table("coupon_step", *step_columns())
-    op.create_table("coupon_consumed", *consumed_columns())
+    create_table("coupon_step", *step_columns())
+    create_table("coupon_consumed", *consumed_columns())

@@ -1,9 +1,15 @@
 """The first tables of the service *goods*."""
 
-from alembic import op
 from sqlalchemy import BigInteger, Column, Integer, String
 
-from shop.migrations.columns import ID, ROW_ID, consumed_columns, step_columns
+from shop.migrations.columns import (
+    ID,
+    ROW_ID,
+    consumed_columns,
+    create_index,
+    create_table,
+    step_columns,
+)
 from shop.money import Money
 
 revision = "goods_1"
@@ -12,7 +18,7 @@ down_revision = None
 
 def upgrade() -> None:
     """Create them."""
-    op.create_table(
+    create_table(
         "goods",
         Column("goods_id", ID, primary_key=True),
         Column("goods_name", String(200), nullable=False),
@@ -21,7 +27,7 @@ def upgrade() -> None:
         Column("goods_desc", String(200), nullable=False),
         Column("add_time", BigInteger, nullable=False),
     )
-    op.create_table(
+    create_table(
         "goods_number_log",
         Column("id", ROW_ID, primary_key=True, autoincrement=True),
         Column("goods_id", ID, nullable=False),
@@ -29,6 +35,6 @@ def upgrade() -> None:
         Column("goods_number", Integer, nullable=False),
         Column("log_time", BigInteger, nullable=False),
     )
-    op.create_index("ix_goods_number_log_order_id", "goods_number_log", ["order_id"])
-    op.create_table("goods_step", *step_columns())
-    op.create_table("goods_consumed", *consumed_columns())
+    create_index("goods_number_log", "order_id")
+    create_table("goods_step", *step_columns())
+    create_table("goods_consumed", *consumed_columns())

@@ -1,9 +1,8 @@
 """The first tables of the service *journal*."""
 
-from alembic import op
 from sqlalchemy import BigInteger, Column
 
-from shop.migrations.columns import ID, consumed_columns
+from shop.migrations.columns import ID, consumed_columns, create_index, create_table
 from shop.money import Money
 
 revision = "journal_1"
@@ -12,7 +11,7 @@ down_revision = None
 
 def upgrade() -> None:
     """Create them."""
-    op.create_table(
+    create_table(
         "journal",
         Column("pay_id", ID, primary_key=True),
         Column("order_id", ID, nullable=False),
@@ -21,5 +20,5 @@ def upgrade() -> None:
         Column("pay_time", BigInteger, nullable=False),
         Column("create_time", BigInteger, nullable=False),
     )
-    op.create_index("ix_journal_order_id", "journal", ["order_id"])
-    op.create_table("journal_consumed", *consumed_columns())
+    create_index("journal", "order_id")
+    create_table("journal_consumed", *consumed_columns())

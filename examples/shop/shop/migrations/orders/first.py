@@ -1,9 +1,8 @@
 """The first tables of the service *orders*."""
 
-from alembic import op
 from sqlalchemy import BigInteger, Column, Integer, String
 
-from shop.migrations.columns import ID, consumed_columns, outbox_columns
+from shop.migrations.columns import ID, consumed_columns, create_index, create_table, outbox_columns
 from shop.money import Money
 
 revision = "orders_1"
@@ -12,7 +11,7 @@ down_revision = None
 
 def upgrade() -> None:
     """Create them."""
-    op.create_table(
+    create_table(
         "orders",
         Column("order_id", ID, primary_key=True),
         Column("user_id", ID, nullable=False),
@@ -40,6 +39,6 @@ def upgrade() -> None:
         Column("request_hash", String(64), nullable=False),
         Column("version", Integer, nullable=False),
     )
-    op.create_index("ix_orders_order_status", "orders", ["order_status"])
-    op.create_table("order_consumed", *consumed_columns())
-    op.create_table("order_outbox", *outbox_columns())
+    create_index("orders", "order_status")
+    create_table("order_consumed", *consumed_columns())
+    create_table("order_outbox", *outbox_columns())

@@ -1,9 +1,8 @@
 """The first tables of the service *payments*."""
 
-from alembic import op
 from sqlalchemy import BigInteger, Boolean, Column, Integer, String
 
-from shop.migrations.columns import ID, consumed_columns, outbox_columns
+from shop.migrations.columns import ID, consumed_columns, create_index, create_table, outbox_columns
 from shop.money import Money
 
 revision = "payments_1"
@@ -12,14 +11,14 @@ down_revision = None
 
 def upgrade() -> None:
     """Create them."""
-    op.create_table(
+    create_table(
         "payment_gate",
         Column("order_id", ID, primary_key=True),
         Column("state", String(8), nullable=False),
         Column("pay_id", ID),
         Column("version", Integer, nullable=False),
     )
-    op.create_table(
+    create_table(
         "payment",
         Column("pay_id", ID, primary_key=True),
         Column("order_id", ID, nullable=False),
@@ -30,13 +29,13 @@ def upgrade() -> None:
         Column("create_time", BigInteger, nullable=False),
         Column("version", Integer, nullable=False),
     )
-    op.create_index("ix_payment_order_id", "payment", ["order_id"])
-    op.create_table(
+    create_index("payment", "order_id")
+    create_table(
         "payment_decision",
         Column("message_id", ID, primary_key=True),
         Column("pay_id", ID, nullable=False),
         Column("is_committed", Boolean, nullable=False),
         Column("create_time", BigInteger, nullable=False),
     )
-    op.create_table("payment_consumed", *consumed_columns())
-    op.create_table("payment_outbox", *outbox_columns())
+    create_table("payment_consumed", *consumed_columns())
+    create_table("payment_outbox", *outbox_columns())
