@@ -73,7 +73,8 @@ make_venv() {
   # "compat" writes a plain .pth; the default puts an import hook in its place, which costs every
   # start and hides pyspark_pymq from Spark, which lists the modules in the folders of sys.path.
   "$python" -m pip install --quiet --disable-pip-version-check \
-    --config-settings editable_mode=compat --editable '.[all,dev]' --editable 'examples/shop[postgres,mariadb]' >&2
+    --config-settings editable_mode=compat \
+    --editable '.[all,dev]' --editable 'examples/shop[postgres,mariadb]' >&2
   # It names one root only; this one names all.
   printf '%s\n' "$root/broker" "$root/connector" "$root/examples/shop" \
     > "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pymq-roots.pth"
