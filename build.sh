@@ -274,6 +274,12 @@ make_databases() {  # servers for the shop's tests, which start their own: Debia
   fi
 }
 
+make_chromium() {  # for the tests of the shop's page; nothing else starts it
+  if ! { command -v chromium || command -v chromium-browser; } >/dev/null && may_install; then
+    apt_install chromium || say "no Chromium, so the tests of the shop's page in a browser are skipped"
+  fi
+}
+
 # Three processes share the test files, for tests wait more than they compute. One: -n 0. In the
 # order of their names, long ones come before the many short ones of tests/unit.
 shared=(-n 3 --dist loadfile --no-loadscope-reorder)
@@ -282,6 +288,7 @@ tests() {  # tests ARGUMENTS: those that need no Maven
   make_env
   make_etcd
   make_databases
+  make_chromium
   exec "$python" -m pytest "${shared[@]}" -m "not interop and not bench" "$@"
 }
 

@@ -1,6 +1,7 @@
 """The page: what a visitor orders, pays and cancels there, and what it shows of it."""
 
 import asyncio
+import html
 import re
 from pathlib import Path
 
@@ -39,12 +40,15 @@ async def visit(visitor: httpx.AsyncClient) -> None:
     await wait_shown(visitor, r'class="paid".*payTopic.*paid.*&#34;payAmount&#34;:&#34;44.00&#34;')
 
     await visitor.post("http://page/place", data={**order, "coupon_id": ""})
-    text = await wait_shown(visitor, r'value="(\w+)"><button>Cancel')
+    text = await wait_shown(visitor, r'value="(\w+)"><button aria-label="Cancel')
     (order_id,) = set(re.findall(r'name="order_id" value="(\w+)"', text))
     await visitor.post("http://page/cancel", data={"order_id": order_id})
     await wait_shown(visitor, r'99998.*class="cancelled".*order_cancel')
-    bad = await visitor.post("http://page/place", data={**order, "user_id": "<script>"})
-    assert bad.status_code == 422
+    for field, bad in (("user_id", "<script>"), ("number", "many"), ("number", "0")):
+        answer = await visitor.post("http://page/place", data={**order, field: bad})
+        assert answer.status_code == 303
+        text = (await visitor.get("http://page/")).text
+        assert f"refused: {field}: found {html.escape(bad)}" in text and "<script>t" not in text
 
 
 def test_a_visit(tmp_path: Path, template: Path) -> None:

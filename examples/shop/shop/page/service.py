@@ -4,63 +4,34 @@ It also is the payment platform: who pays here has it called back several times,
 """
 
 import asyncio
+import hashlib
 import random
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 from fastapi import FastAPI, Form, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.templating import Jinja2Templates
+from pydantic import Field
 
-from pymq import Consumer, ReceivedMessage
 from shop.calls import Peer
 from shop.columns import new_id
 from shop.errors import Refused, ShopError, shown
 from shop.money import text
-from shop.orders.tables import OrderStatus, PayStatus
+from shop.orders.models import NUMBER_MAX
+from shop.page.sight import Sight, Watcher
+from shop.page.visitor import remember, tell, visitor_of
 from shop.parts import Id
 from shop.platform import Platform
-from shop.settings import PATIENT, Settings
-from shop.topics import ORDER_TOPIC, PAY_TOPIC
+from shop.settings import Settings
+from shop.web import always
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-GROUP = "page"
-SHOWN_COUNT = 40
-
-
-class Watcher:
-    """Keeps the newest messages of the shop.
-
-    Args:
-        broker: name servers.
-    """
-
-    def __init__(self, broker: str) -> None:
-        self.messages: deque[dict[str, str]] = deque(maxlen=SHOWN_COUNT)
-        self._broker = broker
-
-    async def run(self) -> None:
-        """Watch until this is cancelled."""
-        member = Consumer(self._broker, GROUP, network=PATIENT)
-        async with member.subscribe(ORDER_TOPIC).subscribe(PAY_TOPIC):
-            await member.run(self._keep)
-
-    async def _keep(self, message: ReceivedMessage) -> None:
-        self.messages.appendleft(
-            {
-                "time": f"{datetime.now(UTC):%H:%M:%S}",
-                "topic": message.topic,
-                "tag": message.tags or "",
-                "key": " ".join(message.keys),
-                "body": message.body.decode("utf-8", "replace"),
-            }
-        )
 
 
 class Desk:
@@ -73,32 +44,40 @@ class Desk:
     """
 
     def __init__(self, peers: dict[str, Peer], platform: Platform, settings: Settings) -> None:
-        self.told = ""  # what came of the last form
         self._peers = peers
         self._platform = platform
         self._settings = settings
         self._paying: set[asyncio.Task[None]] = set()
 
-    async def place(self, user_id: str, goods_id: str, number: int, coupon: str, money: str) -> str:
-        """Order something at the price that the shop says."""
-        goods = await self._peers["goods"].get(f"/goods/{goods_id}")
+    async def place(self, form: Mapping[str, str], token: str) -> str:
+        """Order something at the price that the shop says.
+
+        Args:
+            form: the fields, by name; user, goods and number are checked.
+            token: of the form: who sends it twice orders once.
+        """
+        goods = await self._peers["goods"].get(f"/goods/{form['goods_id']}")
+        number = int(form["number"])
         amount = Decimal(goods["goodsPrice"]) * number
         is_free = amount >= self._settings.free_from
         fee = Decimal(0) if is_free else self._settings.shipping_fee
         body = {
-            "userId": user_id,
-            "goodsId": goods_id,
+            "userId": form["user_id"],
+            "goodsId": form["goods_id"],
             "goodsNumber": number,
             "goodsPrice": goods["goodsPrice"],
             "shippingFee": text(fee),
             "orderAmount": text(amount + fee),
-            "couponId": coupon or None,
-            "moneyPaid": money or "0",
+            "couponId": form["coupon_id"] or None,
+            "moneyPaid": form["money"] or "0",
             "address": "1 Market Street",
-            "consignee": user_id,
+            "consignee": form["user_id"],
         }
+        # The same form with other fields, after a step back in the browser, is another order.
+        sent = repr((token, sorted(form.items())))
+        key = hashlib.sha256(sent.encode("utf-8", "backslashreplace")).hexdigest()
         order = await self._peers["orders"].post(
-            "/order/confirm", body, {"Idempotency-Key": new_id()}
+            "/order/confirm", body, {"Idempotency-Key": key}
         )
         return f"order {order['orderId']} is confirmed; {order['payAmount']} are to be paid"
 
@@ -122,22 +101,6 @@ class Desk:
         await self._peers["orders"].post(f"/order/{order_id}/cancel", {})
         return f"order {order_id} is cancelled; what it took is given back"
 
-    async def figures(self) -> dict[str, Any]:
-        """Return what the page shows."""
-        goods, users, orders = await asyncio.gather(
-            self._peers["goods"].get("/goods"),
-            self._peers["users"].get("/users"),
-            self._peers["orders"].get("/order"),
-        )
-        for order in orders["orders"]:
-            order["status"] = OrderStatus(order["orderStatus"]).name.lower()
-            order["pay"] = PayStatus(order["payStatus"]).name.lower()
-        return {
-            "goods": goods["goods"],
-            "users": users["users"],
-            "orders": orders["orders"],
-        }
-
 
 def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) -> FastAPI:
     """Return the application of the page.
@@ -156,17 +119,20 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
     payments = settings.urls["payments"].split(",")
     platform = Platform(http, payments, settings.secret, random.Random())
     desk = Desk(peers, platform, settings)
+    sight = Sight(peers)
     watcher = Watcher(settings.broker)
     templates = Jinja2Templates(TEMPLATES)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(watcher.run())
+        duties = (watcher.run, watcher.look_at_brokers)
+        tasks = [asyncio.create_task(always(duty)) for duty in duties]
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await desk.close()
             await http.aclose()
 
@@ -178,41 +144,70 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
 
     @app.get("/", response_class=HTMLResponse)
     async def page(request: Request) -> Response:
-        try:
-            figures = await desk.figures()
-        except ShopError as error:
-            desk.told, figures = shown(str(error)), {"goods": [], "users": [], "orders": []}
-        told = {"told": desk.told, "messages": list(watcher.messages)}
-        return templates.TemplateResponse(request, "shop.html", figures | told)
+        lists, away = await sight.look()
+        seen = {
+            "visitor": visitor_of(request),
+            "away": [*away, *watcher.sentences],
+            "messages": list(watcher.messages),
+            "token": new_id(),
+        }
+        return templates.TemplateResponse(
+            request, "shop.html", lists | seen, headers={"Cache-Control": "no-store"}
+        )
 
     _add_forms(app, desk)
     return app
 
 
-def _add_forms(app: FastAPI, desk: Desk) -> None:
-    async def do(doing: Awaitable[str]) -> Response:
-        try:
-            desk.told = await doing
-        except Refused as error:
-            desk.told = f"refused ({error.status}): {error}"
-        except ShopError as error:
-            desk.told = f"not now: {error}"
-        return RedirectResponse("/", status_code=303)
+async def _done(doing: Awaitable[str], form: dict[str, str] | None = None) -> Response:
+    """Do what a form says, and send the visitor to the page that says what came of it."""
+    response = RedirectResponse("/", status_code=303)
+    try:
+        told = await doing
+        if form is not None:  # the next order is another one, of the same visitor
+            form = {name: form[name] for name in ("user_id", "goods_id")}
+    except Refused as error:
+        told = f"refused ({error.status}): {error}"
+    except ShopError as error:
+        told = f"not now: try again, or look below whether it was done. {error}"
+    if form is not None:
+        remember(response, form)
+    tell(response, told)
+    return response
 
+
+def _add_forms(app: FastAPI, desk: Desk) -> None:
     @app.post("/place")
     async def place(
         user_id: Annotated[Id, Form()],
         goods_id: Annotated[Id, Form()],
-        number: Annotated[int, Form()],
+        number: Annotated[int, Field(ge=1, le=NUMBER_MAX), Form()],
         coupon_id: Annotated[str, Form()] = "",
         money: Annotated[str, Form()] = "",
+        token: Annotated[str, Form()] = "",
     ) -> Response:
-        return await do(desk.place(user_id, goods_id, number, coupon_id, money))
+        form = {
+            "user_id": user_id,
+            "goods_id": goods_id,
+            "number": str(number),
+            "coupon_id": coupon_id.strip(),
+            "money": money.strip(),
+        }
+        return await _done(desk.place(form, token or new_id()), form)
 
     @app.post("/pay")
     async def pay(order_id: Annotated[Id, Form()]) -> Response:
-        return await do(desk.pay(order_id))
+        return await _done(desk.pay(order_id))
 
     @app.post("/cancel")
     async def cancel(order_id: Annotated[Id, Form()]) -> Response:
-        return await do(desk.cancel(order_id))
+        return await _done(desk.cancel(order_id))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        """A form that makes no sense: the page says what is wrong with it."""
+        response = RedirectResponse("/", status_code=303)
+        first: Any = error.errors()[0]
+        field = ".".join(map(str, first["loc"][1:])) or "the form"
+        tell(response, f"refused: {field}: found {shown(first.get('input'))}; {first['msg']}")
+        return response
