@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import backlog, beside_java, idle, load, machine, replication, store, timers
+from tests.bench import backlog, beside_java, idle, load, machine, replication, shop, store, timers
 from tests.bench.serving import serving
 
 QUEUE_COUNT = 4
@@ -100,6 +100,7 @@ PARTS: dict[str, Callable[[float], None]] = {
     "timers": timers.run,
     "replication": replication.run,
     "java": beside_java.run,
+    "shop": shop.run,
 }
 
 
