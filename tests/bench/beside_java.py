@@ -24,7 +24,7 @@ BATCH = 256
 FIRST_WARM_UP_S, WARM_UP_S, MEASURED_S = 15.0, 3.0, 6.0
 ROUND_COUNT = 3
 BACKLOG = 400_000
-_OFFICIAL_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
+OFFICIAL_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 OURS, OFFICIAL, ECHO = "pymq", f"RocketMQ {VERSION}", "echo"
 
 
@@ -83,13 +83,7 @@ def run(scale: float, only: str = "") -> None:
         scale: of the times and of the backlog.
         only: what the titles of the kinds contain.
     """
-    reason = why_unavailable(VERSION)
-    if reason is None:
-        try:
-            class_path(VERSION)
-        except JarsUnavailable as error:
-            reason = str(error)
-    if reason is not None:
+    if (reason := unavailable()) is not None:
         print(f"\nofficial client: left out, {reason}")
         return
     print(
@@ -109,6 +103,17 @@ def run(scale: float, only: str = "") -> None:
                     _compare(client, kind, peers, scale)
 
 
+def unavailable() -> str | None:
+    """Return why there is no official client and broker here."""
+    reason = why_unavailable(VERSION)
+    if reason is None:
+        try:
+            class_path(VERSION)
+        except JarsUnavailable as error:
+            reason = str(error)
+    return reason
+
+
 @contextmanager
 def _peers(flush: str) -> Iterator[dict[str, _Peer]]:
     with ExitStack() as stack:
@@ -119,7 +124,7 @@ def _peers(flush: str) -> Iterator[dict[str, _Peer]]:
             RealBroker(
                 VERSION,
                 [name_server.address],
-                java_options=_OFFICIAL_HEAP,
+                java_options=OFFICIAL_HEAP,
                 flushDiskType=f"{flush.upper()}_FLUSH",
                 enablePropertyFilter=True,
             )
