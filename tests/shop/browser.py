@@ -29,7 +29,11 @@ PHONE = (375, 720)
 PICTURES = os.environ.get("PYMQ_SCREENSHOTS")
 SHOWN_IN_README = Path(__file__).parents[2] / "examples/shop/docs"
 
-GOODS = [("tea", "Green tea", "20.00", 500), ("cup", "Cup", "12.50", 80), ("pot", "Pot", "89.00", 3)]
+GOODS = [
+    ("tea", "Green tea", "20.00", 500),
+    ("cup", "Cup", "12.50", 80),
+    ("pot", "Pot", "89.00", 3),
+]
 USERS = [("ann", "Ann", "500.00"), ("ben", "Ben", "25.00"), ("eve", "Eve", "100.00")]
 COUPONS = [(f"spring-{user}-{number}", user) for user, _, _ in USERS for number in range(4)]
 
@@ -144,12 +148,16 @@ class Visitor:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
-    def order(self, user: str, goods: str, number: int = 1, coupon: str = "", money: str = "") -> None:
+    def order(
+        self, user: str, goods: str, number: int = 1, coupon: str = "", money: str = ""
+    ) -> None:
         """Fill in the form, and send it."""
         self.fill(user, goods, number, coupon, money)
         self.page.get_by_role("button", name="Order", exact=True).click()
 
-    def fill(self, user: str, goods: str, number: int = 1, coupon: str = "", money: str = "") -> None:
+    def fill(
+        self, user: str, goods: str, number: int = 1, coupon: str = "", money: str = ""
+    ) -> None:
         """Fill in the form."""
         self.page.get_by_label("user").select_option(user)
         self.page.get_by_label("goods").select_option(goods)

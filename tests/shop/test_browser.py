@@ -246,9 +246,8 @@ def test_after_all_this_the_audit_is_green(visit: Visit, town: RunningTown) -> N
 
 
 def test_pictures_of_the_readme_are_there_and_small() -> None:
-    words = "".join(
-        (windows.SHOWN_IN_README.parent / name).read_text() for name in ("README.md", "README.zh.md")
-    )
+    folder = windows.SHOWN_IN_README.parent
+    words = "".join((folder / name).read_text() for name in ("README.md", "README.zh.md"))
     shown = set(re.findall(r"\(docs/([\w-]+\.png)\)", words))
     assert shown
     for name in shown:

@@ -6,9 +6,14 @@
 import asyncio
 import os
 import random
+import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.shop.servers import Server
 
@@ -55,3 +60,28 @@ def test_orders_with_kills(
     found = outcome.report.orders
     assert found["paid"] > orders * 0.4 and found["cancelled"] > orders * 0.1
     assert sum(outcome.kills.values()) >= 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_story_that_stays_ends_everything_when_told(tmp_path: Path, number: int) -> None:
+    """The page is there after the audit; afterwards no process is left, and the status is 0."""
+    command = [sys.executable, "-m", "shop.story", "--orders", "6", "--calm", "--stay"]
+    with subprocess.Popen(
+        [*command, "--brokers", "2", "--folder", str(tmp_path)],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"SHOP_SQLITE_SYNC": "normal"},
+    ) as story:  # fmt: skip
+        assert story.stdout is not None
+        try:
+            said = ""
+            for line in story.stdout:
+                said += line
+                if "everything still runs" in line:
+                    break
+            assert "audit        green" in said, said
+            (url,) = re.findall(r"page: (\S+)", said)
+            assert "<h1>pymq shop" in httpx.get(url, trust_env=False).text
+        finally:
+            story.send_signal(number)
+        assert story.wait(60) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, trust_env=False)

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,9 +14,11 @@ from pathlib import Path
 
 from shop.settings import PAY_WAYS, from_arguments
 from shop.story.processes import StoryFailed
-from shop.story.tale import BROKERS, Outcome, Plan, hurried, tell
+from shop.story.tale import BROKERS, Outcome, Plan, hurried, telling
 
 ORDERS_PER_KILL = 50
+#: With ``--stay``: a visitor of the page wants time to pay.
+STAY_UNPAID_S = 60.0
 
 
 def percentile_ms(times_s: list[float], share: float) -> float:
@@ -48,8 +51,34 @@ def lines(plan: Plan, outcome: Outcome) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell a story, print how it ended, and return the exit status."""
+def described(plan: Plan, outcome: Outcome) -> str:
+    """Return how a story ended, down to its audit."""
+    wrong = [f"WRONG        {problem}" for problem in outcome.problems]
+    return "\n".join(
+        [*lines(plan, outcome), *wrong, f"audit        {'FAILED' if wrong else 'green'}"]
+    )
+
+
+async def play(plan: Plan, folder: Path, *, stay: bool) -> Outcome:
+    """Tell a story and print how it ended; with ``stay``, end only at Ctrl-C or SIGTERM."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    # The processes are in sessions of their own: whoever ends this one must end them as well.
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    async with telling(plan, folder) as outcome:
+        print(described(plan, outcome), flush=True)
+        if stay:
+            is_over = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, is_over.set)
+            print("everything still runs; Ctrl-C ends it", flush=True)
+            await is_over.wait()
+        return outcome
+
+
+def parser_of_story() -> argparse.ArgumentParser:
+    """Return what reads the arguments of the story's own."""
     parser = argparse.ArgumentParser(prog="python -m shop.story", description=__doc__)
     parser.add_argument("--orders", type=int, default=1_000)
     parser.add_argument(
@@ -57,22 +86,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--late-rate", type=float, default=0.02, help="answers lost, 0 to 1")
     parser.add_argument("--calm", action="store_true", help="no faults at all: for the speed")
+    parser.add_argument(
+        "--stay",
+        action="store_true",
+        help="keep everything running after the audit, until Ctrl-C; who does not pay within "
+        f"{STAY_UNPAID_S:g} s is cancelled",
+    )
     parser.add_argument("--at-once", type=int, default=50, help="customers at a time")
     parser.add_argument("--brokers", type=int, default=BROKERS, help="0: use --broker")
     parser.add_argument("--instances", type=int, default=1, help="of each service")
     parser.add_argument("--pay-by", choices=PAY_WAYS, default="outbox")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--folder", type=Path, help="keep logs and databases there")
-    settings, given = from_arguments(parser, arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tell a story, print how it ended, and return the exit status."""
+    settings, given = from_arguments(parser_of_story(), arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = hurried(replace(settings, pay_by=given.pay_by))
+    if given.stay:
+        settings = replace(settings, unpaid_s=STAY_UNPAID_S)
     kills = given.orders // ORDERS_PER_KILL if given.kills is None else given.kills
     plan = Plan(
         orders=given.orders,
         kills=0 if given.calm else kills,
         late_rate=0.0 if given.calm else given.late_rate,
         seed=given.seed,
-        settings=hurried(replace(settings, pay_by=given.pay_by)),
+        settings=settings,
         at_once=given.at_once,
         brokers=given.brokers,
         instances=given.instances,
@@ -82,20 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pymq-shop-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        outcome = asyncio.run(tell(plan, folder.resolve()))
+        outcome = asyncio.run(play(plan, folder.resolve(), stay=given.stay))
     except StoryFailed as error:
         print(f"shop: {error}\nlogs and databases: {folder}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print(f"interrupted; every process was ended. Logs and databases: {folder}")
         return 130
-    print("\n".join(lines(plan, outcome)))
-    for problem in outcome.problems:
-        print(f"WRONG        {problem}")
     if outcome.problems:
-        print(f"audit        FAILED; logs and databases: {folder}")
+        print(f"logs and databases: {folder}")
         return 1
-    print("audit        green")
     if given.folder is None:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

@@ -4,7 +4,8 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,7 +103,14 @@ def client(plan: Plan) -> httpx.AsyncClient:
 
 
 async def tell(plan: Plan, folder: Path) -> Outcome:
-    """Tell a story.
+    """Tell a story, and end every process. Arguments and errors are those of ``telling``."""
+    async with telling(plan, folder) as outcome:
+        return outcome
+
+
+@asynccontextmanager
+async def telling(plan: Plan, folder: Path) -> AsyncIterator[Outcome]:
+    """Tell a story; inside the block everything still runs.
 
     Args:
         plan: what happens.
@@ -134,9 +142,9 @@ async def tell(plan: Plan, folder: Path) -> Outcome:
             havoc.end()
             await breaking
         report, settled_s = await settle(settings)
-    return Outcome(
-        report, customers.score, platform, dict(havoc.kills), cpu_s, placed_s, settled_s
-    )
+        yield Outcome(
+            report, customers.score, platform, dict(havoc.kills), cpu_s, placed_s, settled_s
+        )
 
 
 def _cpu_s(town: Town) -> dict[str, float]:
