@@ -19,10 +19,8 @@ stored, with its place. So is one whose time is in the future, as it would drop 
 import argparse
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -268,12 +266,12 @@ async def _create_topics(broker: str) -> None:
                 await admin.topics.create(topic, queue_count=QUEUE_COUNT)
 
 
-def _end(number: int, _: FrameType | None) -> None:
-    raise SystemExit(0)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the query until SIGTERM, Ctrl-C, or its failure; return the exit status."""
+    """Run the query until it fails; return the exit status.
+
+    It is ended by any signal, at any time: what it has written is known to the brokers, and the
+    JVM ends with this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m shop.figures")
     parser.add_argument(
         "--checkpoint", default="shop-data/figures", help="folder of the job's progress"
@@ -284,17 +282,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s"
     )
-    signal.signal(signal.SIGTERM, _end)
     asyncio.run(_create_topics(settings.broker))
     spark = session(given.master)
-    try:
-        spark.streams.addListener(LateListener())
-        query = start(spark, settings.broker, given.checkpoint, every=given.every)
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        spark.stop()
+    spark.streams.addListener(LateListener())
+    start(spark, settings.broker, given.checkpoint, every=given.every).awaitTermination()
     return 0
 
 
