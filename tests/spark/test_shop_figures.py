@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from shop.figures import NO_EMPTY, LateListener, start
-from shop.topics import FIGURES_TOPIC, NO_GOODS, ORDER_TOPIC, PAY_TOPIC, Figure
 from tests.interop.processes import guard
 from tests.spark.two_brokers import TwoBrokers, wait_until
 
 from pymq import Message, ReceivedMessage, blocking
 from pymq.testing import Cluster
+from shop.figures import NO_EMPTY, LateListener, start
+from shop.topics import FIGURES_TOPIC, NO_GOODS, ORDER_TOPIC, PAY_TOPIC, Figure
 
 pytestmark = pytest.mark.spark
 

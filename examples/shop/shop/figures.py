@@ -24,12 +24,13 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
+    StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pymq import Admin
 from pymq import spark as pymq_spark
@@ -135,7 +136,9 @@ def _sums() -> list[Column]:
     ]
 
 
-def figures(spark: SparkSession, broker: str, options: Mapping[str, str] | None = None) -> DataFrame:
+def figures(
+    spark: SparkSession, broker: str, options: Mapping[str, str] | None = None
+) -> DataFrame:
     """Return a stream of figures, to be written in output mode update.
 
     Args:
@@ -165,11 +168,9 @@ def figures(spark: SparkSession, broker: str, options: Mapping[str, str] | None 
         .groupBy(f.window("at", "1 minute").alias("window"), "goodsId")
         .agg(*_sums())
     )
-    names = ("confirmed", "converted", "cancelled", "paid", "turnover", "unreadable", "unreadableAt")
     value = f.struct(
         f.unix_millis("window.start").alias("minute"),
-        "goodsId",
-        *names,
+        *[name for name in sums.columns if name != "window"],
         # The time of the micro-batch: the same when it is run again.
         f.unix_millis(f.current_timestamp()).alias("asOf"),
     )
@@ -249,7 +250,7 @@ class LateListener(StreamingQueryListener):
 def session(master: str) -> SparkSession:
     """Return a session for this job."""
     builder = SparkSession.builder.master(master).appName(FIGURES_TOPIC)
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),

@@ -17,6 +17,7 @@ import httpx
 from fastapi import FastAPI, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.templating import Jinja2Templates
+from markupsafe import Markup
 
 from pymq import Consumer, ReceivedMessage
 from shop.calls import Peer
@@ -24,6 +25,8 @@ from shop.columns import new_id
 from shop.errors import Refused, ShopError, shown
 from shop.money import text
 from shop.orders.tables import OrderStatus, PayStatus
+from shop.page import chart
+from shop.page.figures import Figures, FiguresReader
 from shop.parts import Id
 from shop.platform import Platform
 from shop.settings import PATIENT, Settings
@@ -122,8 +125,8 @@ class Desk:
         await self._peers["orders"].post(f"/order/{order_id}/cancel", {})
         return f"order {order_id} is cancelled; what it took is given back"
 
-    async def figures(self) -> dict[str, Any]:
-        """Return what the page shows."""
+    async def rows(self) -> dict[str, Any]:
+        """Return what the tables of the page show."""
         goods, users, orders = await asyncio.gather(
             self._peers["goods"].get("/goods"),
             self._peers["users"].get("/users"),
@@ -157,16 +160,19 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
     platform = Platform(http, payments, settings.secret, random.Random())
     desk = Desk(peers, platform, settings)
     watcher = Watcher(settings.broker)
+    figures = Figures()
+    reader = FiguresReader(settings.broker, figures)
     templates = Jinja2Templates(TEMPLATES)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(watcher.run())
+        tasks = [asyncio.create_task(run()) for run in (watcher.run, reader.run)]
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await desk.close()
             await http.aclose()
 
@@ -179,11 +185,16 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
     @app.get("/", response_class=HTMLResponse)
     async def page(request: Request) -> Response:
         try:
-            figures = await desk.figures()
+            rows = await desk.rows()
         except ShopError as error:
-            desk.told, figures = shown(str(error)), {"goods": [], "users": [], "orders": []}
-        told = {"told": desk.told, "messages": list(watcher.messages)}
-        return templates.TemplateResponse(request, "shop.html", figures | told)
+            desk.told, rows = shown(str(error)), {"goods": [], "users": [], "orders": []}
+        told = {
+            "told": desk.told,
+            "messages": list(watcher.messages),
+            "chart": Markup(chart.svg(figures.all())),  # it has escaped what it was told
+            "unreadable": figures.unreadable,
+        }
+        return templates.TemplateResponse(request, "shop.html", rows | told)
 
     _add_forms(app, desk)
     return app
