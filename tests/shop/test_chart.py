@@ -87,7 +87,7 @@ def test_hostile_goods_are_text() -> None:
 
 @pytest.mark.parametrize(
     ("value", "end"),
-    [("0", 1), ("0.07", "0.1"), ("1", 1), ("1.01", 2), ("49.99", 50), ("50.01", 100), ("700", 1000)],
+    [("0", 1), ("0.07", "0.1"), ("1", 1), ("1.01", 2), ("49.99", 50), ("50.01", 100), ("700", 1e3)],
 )
 def test_the_end_of_an_axis(value: str, end: object) -> None:
     assert chart.ceiling(Decimal(value)) == Decimal(str(end))
