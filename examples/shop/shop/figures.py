@@ -252,6 +252,7 @@ def session(master: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName(FIGURES_TOPIC)
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         NO_EMPTY[0]: NO_EMPTY[1],
@@ -285,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     asyncio.run(_create_topics(settings.broker))
     spark = session(given.master)
+    spark.sparkContext.setLogLevel("ERROR")  # its warnings are the same for each micro-batch
     spark.streams.addListener(LateListener())
     start(spark, settings.broker, given.checkpoint, every=given.every).awaitTermination()
     return 0

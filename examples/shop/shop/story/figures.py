@@ -90,6 +90,9 @@ async def agree(settings: Settings, timeout_s: float = AGREE_S) -> tuple[list[st
         took_s = time.monotonic() - begin
         if not problems or took_s > timeout_s:
             minutes = len({one.minute for one in expected})
-            compared = f"{len(expected)} of {minutes} minutes, after {took_s:.1f} s"
+            compared = (
+                f"{len(expected)} of minute and goods, {minutes} minutes, compared with the tables "
+                f"after {took_s:.1f} s"
+            )
             return problems[:SHOWN_COUNT], compared
         await asyncio.sleep(POLL_S)
