@@ -73,7 +73,8 @@ make_venv() {
   # "compat" writes a plain .pth; the default puts an import hook in its place, which costs every
   # start and hides pyspark_pymq from Spark, which lists the modules in the folders of sys.path.
   "$python" -m pip install --quiet --disable-pip-version-check \
-    --config-settings editable_mode=compat --editable '.[all,dev]' --editable 'examples/shop[postgres,mariadb]' >&2
+    --config-settings editable_mode=compat \
+    --editable '.[all,dev]' --editable 'examples/shop[postgres,mariadb]' >&2
   # It names one root only; this one names all.
   printf '%s\n' "$root/broker" "$root/connector" "$root/examples/shop" \
     > "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pymq-roots.pth"
@@ -301,9 +302,11 @@ interop() {
 crash() {
   make_env
   make_etcd
+  make_databases
   export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-1000} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
+  export PYMQ_SHOP_ORDERS=${PYMQ_SHOP_ORDERS:-10000}
   # One test kills a thousand times: longer than any other may take.
-  exec "$python" -m pytest tests/crash -m crash -o faulthandler_timeout=14400 "$@"
+  exec "$python" -m pytest tests/crash tests/shop -m crash -o faulthandler_timeout=14400 "$@"
 }
 
 lint() {
@@ -337,30 +340,40 @@ need_docker() {  # installs engine and debootstrap where that is possible; start
   fi
 }
 
-make_base() {  # imports a Debian with Python as pymq-base, which stays for the next time
-  if docker image inspect pymq-base >/dev/null 2>&1; then
+need_engine() {
+  docker info >/dev/null 2>&1 ||
+    die "no Docker engine answers (docker info): start one (Debian, as root: service docker start) or set DOCKER_HOST"
+}
+
+import_debian() {  # import_debian NAME PACKAGES: an image that stays for the next time; with commas
+  if docker image inspect "$1" >/dev/null 2>&1; then
     return
   fi
   command -v debootstrap >/dev/null && [ "$(id -u)" = 0 ] ||
     die "the base of the image needs root and debootstrap (Debian: apt-get install debootstrap)"
-  say "making the base of the image, a Debian with Python (minutes, once)"
+  say "making $1, a Debian with ${2//,/, } (minutes, once)"
   local folder
   folder=$(mktemp -d)
   trap "rm -rf '$folder'" EXIT
-  debootstrap --variant=minbase --include=python3 stable "$folder/debian" >"$folder/log" 2>&1 ||
+  debootstrap --variant=minbase --include="$2" stable "$folder/debian" >"$folder/log" 2>&1 ||
     die "debootstrap failed: $(tail -n 3 "$folder/log")"
   rm -rf "$folder"/debian/var/{cache/apt,lib/apt/lists}/* "$folder"/debian/usr/share/{doc,man,locale}/*
-  tar -C "$folder/debian" -c . | docker import - pymq-base >/dev/null
+  tar -C "$folder/debian" -c . | docker import - "$1" >/dev/null
   rm -rf "$folder"
+}
+
+image_databases() {  # the servers that the shop's tests start in containers
+  need_docker
+  need_engine
+  import_debian pymq-databases postgresql,mariadb-server-core,mariadb-client-core
 }
 
 image() {  # image [NAME]: builds pymq, or NAME
   local name=${1:-pymq} folder version
   make_env
   need_docker
-  docker info >/dev/null 2>&1 ||
-    die "no Docker engine answers (docker info): start one (Debian, as root: service docker start) or set DOCKER_HOST"
-  make_base
+  need_engine
+  import_debian pymq-base python3
   version=$(docker run --rm --network none pymq-base python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   folder=$(mktemp -d)
   trap "rm -rf '$folder'" EXIT
@@ -392,10 +405,11 @@ case $verb in
   bench-spark) bench_spark "$@" ;;          #: speed of the Spark source and sink, beside Kafka's
   lint) lint "$@" ;;                        #: ruff, then mypy
   image) image "$@" ;;                      #: build the container image pymq; needs a Docker engine
+  image-databases) image_databases ;;       #: an image with PostgreSQL and MariaDB, for tests of the shop
   package) package ;;                       #: build the wheel into dist/ and try it in a fresh environment
   help | -h | --help)                       #: this list
     echo 'usage: ./build.sh VERB [ARGUMENTS FOR ITS TOOL]'
-    sed -n 's/^  \([a-z-]*\)[a-z |-]*) .*#: \(.*\)/  \1\t\2/p' "${BASH_SOURCE[0]##*/}" | expand -t 16
+    sed -n 's/^  \([a-z-]*\)[a-z |-]*) .*#: \(.*\)/  \1\t\2/p' "${BASH_SOURCE[0]##*/}" | expand -t 17
     ;;
   *) die "no verb '$verb'; ./build.sh help lists them" ;;
 esac

@@ -7,12 +7,10 @@ whose medians count. Beside each rate stands the CPU time that broker and client
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.bench import load, machine
 from tests.bench.java_load import JavaLoad
@@ -26,7 +24,7 @@ BATCH = 256
 FIRST_WARM_UP_S, WARM_UP_S, MEASURED_S = 15.0, 3.0, 6.0
 ROUND_COUNT = 3
 BACKLOG = 400_000
-_OFFICIAL_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
+OFFICIAL_HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 OURS, OFFICIAL, ECHO = "pymq", f"RocketMQ {VERSION}", "echo"
 
 
@@ -85,13 +83,7 @@ def run(scale: float, only: str = "") -> None:
         scale: of the times and of the backlog.
         only: what the titles of the kinds contain.
     """
-    reason = why_unavailable(VERSION)
-    if reason is None:
-        try:
-            class_path(VERSION)
-        except JarsUnavailable as error:
-            reason = str(error)
-    if reason is not None:
+    if (reason := unavailable()) is not None:
         print(f"\nofficial client: left out, {reason}")
         return
     print(
@@ -111,6 +103,17 @@ def run(scale: float, only: str = "") -> None:
                     _compare(client, kind, peers, scale)
 
 
+def unavailable() -> str | None:
+    """Return why there is no official client and broker here."""
+    reason = why_unavailable(VERSION)
+    if reason is None:
+        try:
+            class_path(VERSION)
+        except JarsUnavailable as error:
+            reason = str(error)
+    return reason
+
+
 @contextmanager
 def _peers(flush: str) -> Iterator[dict[str, _Peer]]:
     with ExitStack() as stack:
@@ -121,7 +124,7 @@ def _peers(flush: str) -> Iterator[dict[str, _Peer]]:
             RealBroker(
                 VERSION,
                 [name_server.address],
-                java_options=_OFFICIAL_HEAP,
+                java_options=OFFICIAL_HEAP,
                 flushDiskType=f"{flush.upper()}_FLUSH",
                 enablePropertyFilter=True,
             )
@@ -147,12 +150,12 @@ def _compare(client: JavaLoad, kind: Kind, peers: Mapping[str, _Peer], scale: fl
                 kind.kind, peer.name_server, topic, kind.size, parallel=kind.parallel,
                 seconds=warm_up_s * scale, argument=kind.argument,
             )  # fmt: skip
-            cpu_s = _cpu_s(peer.pid)
+            cpu_s = machine.cpu_s(peer.pid)
             result = client.run(
                 kind.kind, peer.name_server, topic, kind.size, parallel=kind.parallel,
                 seconds=MEASURED_S * scale, argument=kind.argument,
             )  # fmt: skip
-            spent_s = _cpu_s(peer.pid) - cpu_s
+            spent_s = machine.cpu_s(peer.pid) - cpu_s
             result["broker_cpu_us"] = spent_s / max(result["messages"], 1) * 1e6
             results[name].append(result)
     _print(kind, results)
@@ -173,12 +176,12 @@ def _compare_reads(client: JavaLoad, kind: Kind, peers: Mapping[str, _Peer], sca
                         kind.kind, peer.name_server, topic, kind.size,
                         parallel=kind.parallel, argument=count,
                     )  # fmt: skip
-            cpu_s = _cpu_s(peer.pid)
+            cpu_s = machine.cpu_s(peer.pid)
             result = client.run(
                 kind.kind, peer.name_server, topic, kind.size,
                 parallel=kind.parallel, argument=count,
             )  # fmt: skip
-            result["broker_cpu_us"] = (_cpu_s(peer.pid) - cpu_s) / result["messages"] * 1e6
+            result["broker_cpu_us"] = (machine.cpu_s(peer.pid) - cpu_s) / result["messages"] * 1e6
             results[name].append(result)
     _print(kind, results)
 
@@ -198,9 +201,3 @@ def _print(kind: Kind, results: Mapping[str, Sequence[Mapping[str, float]]]) -> 
     for other, goal in ((OFFICIAL, kind.goal), (ECHO, kind.echo_goal)):
         if goal is not None:
             machine.line(f"ours / {other}", rates[OURS] / rates[other], "x", goal=f"goal {goal}")
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has spent."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -5,13 +5,11 @@ own CPU time for each message is what grows with what it has to do besides.
 """
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.bench import crowd, load, machine
 from tests.bench.serving import Serving, serving
@@ -98,23 +96,17 @@ def sends(server: Serving, scale: float) -> tuple[float, float]:
     rates, costs = [], []
     for _ in range(ROUNDS):
         count = int(SEND_COUNT * scale)
-        begun_s = _cpu_s(server.pid)
+        begun_s = machine.cpu_s(server.pid)
         rates.append(load.single_sends(server.name_server, "busy", 128, count, 100))
         warm_up = min(count, 20_000)
-        costs.append((_cpu_s(server.pid) - begun_s) / (count + warm_up) * 1e6)
+        costs.append((machine.cpu_s(server.pid) - begun_s) / (count + warm_up) * 1e6)
     return max(rates), min(costs)
 
 
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _idle_share(server: Serving) -> float:
-    begun_s, cpu_s = time.monotonic(), _cpu_s(server.pid)
+    begun_s, cpu_s = time.monotonic(), machine.cpu_s(server.pid)
     time.sleep(crowd.PULL_S)
-    return (_cpu_s(server.pid) - cpu_s) / (time.monotonic() - begun_s)
+    return (machine.cpu_s(server.pid) - cpu_s) / (time.monotonic() - begun_s)
 
 
 @contextmanager

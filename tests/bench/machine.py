@@ -77,6 +77,12 @@ def _available_bytes() -> int:
     raise AssertionError("no MemAvailable")
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has taken so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def line(what: str, figure: float, unit: str = "/s", *, goal: str = "", note: str = "") -> None:
     """Print one figure."""
     number = f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"

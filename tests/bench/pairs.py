@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -29,12 +28,6 @@ def address_of(broker: Broker) -> str:
 def store_of(broker: Broker) -> Path:
     """Return where its store is."""
     return broker.store if isinstance(broker, Serving) else broker.store_dir
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has spent."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)

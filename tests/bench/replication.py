@@ -22,7 +22,7 @@ from tests.bench import load, machine
 from tests.bench.bursts import Bursts
 from tests.bench.java_load import JavaLoad
 from tests.bench.log_lag import LagSampler, percentile_ms
-from tests.bench.pairs import Pair, address_of, cpu_s, official_pair, our_pair, store_of
+from tests.bench.pairs import Pair, address_of, official_pair, our_pair, store_of
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 
 VERSION = "5.3.3"
@@ -129,11 +129,11 @@ def _in_turns(
 def _send(client: JavaLoad, pair: Pair, size: int, seconds: float) -> Round:
     """Send for so long; the result also has the CPU time of master and slave for a message."""
     pids = [pair.master.pid] + ([pair.slave.pid] if pair.slave else [])
-    before = [cpu_s(pid) for pid in pids]
+    before = [machine.cpu_s(pid) for pid in pids]
     result = client.run(
         "async", pair.name_server, f"single-{size}", size, parallel=IN_FLIGHT, seconds=seconds
     )
-    spent = [cpu_s(pid) - one for pid, one in zip(pids, before, strict=True)] + [0.0]
+    spent = [machine.cpu_s(pid) - one for pid, one in zip(pids, before, strict=True)] + [0.0]
     count = max(result["messages"], 1)
     return {**result, "master_us": spent[0] / count * 1e6, "slave_us": spent[1] / count * 1e6}
 
@@ -207,9 +207,9 @@ def _alone(pair: Pair, size: int) -> Iterator[_Send]:
         if pair.slave is not None:
             pids.append(pair.slave.pid)
             _pin(pair.slave.pid, cpus[1:])
-        before = [cpu_s(pid) for pid in pids]
+        before = [machine.cpu_s(pid) for pid in pids]
         count, elapsed_s = bursts.run(seconds)
-        spent = [cpu_s(pid) - one for pid, one in zip(pids, before, strict=True)] + [0.0]
+        spent = [machine.cpu_s(pid) - one for pid, one in zip(pids, before, strict=True)] + [0.0]
         return {
             "per_second": count / elapsed_s,
             "failed": 0,
@@ -303,7 +303,7 @@ def _one_catch_up(pair: Pair, size: int, total: float) -> Round:
         now_s = time.perf_counter()
         at, behind = pair.position(slave)
         if first is None and at > begun:
-            first = now_s, at, cpu_s(pair.master.pid), cpu_s(slave.pid)
+            first = now_s, at, machine.cpu_s(pair.master.pid), machine.cpu_s(slave.pid)
         if first is not None and at >= end and not behind:
             break
         time.sleep(POLL_S)
@@ -312,8 +312,8 @@ def _one_catch_up(pair: Pair, size: int, total: float) -> Round:
     return {
         "bytes_per_s": rate,
         "records_per_s": rate * record_count / (end - begun),
-        "master_s": (cpu_s(pair.master.pid) - first[2]) / size_bytes * 1e9,
-        "slave_s": (cpu_s(slave.pid) - first[3]) / size_bytes * 1e9,
+        "master_s": (machine.cpu_s(pair.master.pid) - first[2]) / size_bytes * 1e9,
+        "slave_s": (machine.cpu_s(slave.pid) - first[3]) / size_bytes * 1e9,
     }
 
 

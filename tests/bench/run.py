@@ -11,7 +11,18 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import backlog, beside_java, idle, load, machine, replication, store, timers
+from tests.bench import (
+    backlog,
+    beside_java,
+    clients,
+    idle,
+    load,
+    machine,
+    replication,
+    shop,
+    store,
+    timers,
+)
 from tests.bench.serving import serving
 
 QUEUE_COUNT = 4
@@ -100,6 +111,8 @@ PARTS: dict[str, Callable[[float], None]] = {
     "timers": timers.run,
     "replication": replication.run,
     "java": beside_java.run,
+    "clients": clients.run,
+    "shop": shop.run,
 }
 
 

@@ -85,15 +85,15 @@ def answers(environment: dict[str, str]) -> str | None:
     return None if done.returncode == 0 else (done.stderr or done.stdout).strip()
 
 
-def build_image(name: str, environment: dict[str, str]) -> None:
-    """Make the image of this tree.
+def build_image(environment: dict[str, str], *verb: str) -> None:
+    """Make an image with a verb of ``build.sh``.
 
     Raises:
         NoEngine: there is no base for it.
     """
     try:
         done = subprocess.run(
-            [PROJECT / "build.sh", "image", name],
+            [PROJECT / "build.sh", *verb],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -102,7 +102,7 @@ def build_image(name: str, environment: dict[str, str]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NoEngine(f"./build.sh image takes longer than {BUILD_S:g} s here") from error
+        raise NoEngine(f"./build.sh {verb[0]} takes longer than {BUILD_S:g} s here") from error
     if "the base of the image needs" in done.stderr:
         raise NoEngine(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -36,7 +36,7 @@ def container_class() -> Iterator[type[PymqContainer]]:
         with engine() as environment, pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            build_image(IMAGE, environment)
+            build_image(environment, "image", IMAGE)
             # It reads the environment when it is imported.
             yield importlib.import_module("pymq.testing.containers").PymqContainer
             remove_image(IMAGE, environment)

@@ -1,66 +1,64 @@
-"""PostgreSQL and MariaDB: Debian's servers, unprivileged, on loopback, in a temporary directory."""
+"""PostgreSQL and MariaDB, for databases that tests create."""
 
-import contextlib
-import os
-import pwd
 import secrets
 import shutil
 import signal
-import socket
-import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
+from tests.shop.hosts import Host, Loopback
 
 READY_S = 60.0
 USER = "shop"
 PASSWORD = "p@ss:word/%"  # nothing may take it apart, or leave it out
-#: An account that owns nothing, for servers that refuse to run as root.
-NOBODY = "nobody"
 
 
 class Server:
-    """A database server of its own, for databases that tests create.
+    """A database server of its own.
+
+    Args:
+        host: where it runs; by default this machine, with Debian's programs.
+        durable: what it commits survives the machine, as by default in production; else only the
+            end of the process.
 
     Attributes:
         driver: of its URLs.
         parent: the database that is always there.
-        package: of Debian, that has it.
+        port: that it has by default.
         options: of the databases it creates.
         ending: the signal that ends it at once and leaves nothing behind.
+        programs: where it is found, when it is not on the path.
+        package: of Debian, that has it.
     """
 
     driver: str
     parent: str
-    package: str
+    port: int
     options = ""
     ending = signal.SIGKILL
+    programs: Sequence[str]
+    package: str
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pymq-shop-db-"))
-        self._account: dict[str, Any] = {}
-        if os.getuid() == 0:
-            account = pwd.getpwnam(NOBODY)
-            os.chown(self.folder, account.pw_uid, account.pw_gid)
-            self._account = {
-                "user": account.pw_uid, "group": account.pw_gid, "extra_groups": []
-            }
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port: int = listener.getsockname()[1]
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, host: Host | None = None, *, durable: bool = False) -> None:
+        self.host = Loopback() if host is None else host
+        self.durable = durable
         self.initialize()
         self.start()
 
     @classmethod
     def missing(cls) -> str | None:
-        """Why it cannot run here; ``None``: it can."""
-        raise NotImplementedError
+        """Why it cannot run on this machine; ``None``: it can."""
+        host = Loopback()
+        try:
+            for pattern in cls.programs:
+                if _program(host, pattern) is None:
+                    name = pattern.rpartition("/")[2]
+                    return f"no {name} (Debian: apt-get install {cls.package})"
+        finally:
+            host.close()
+        return None
 
     def initialize(self) -> None:
         """Make its directory."""
@@ -70,48 +68,38 @@ class Server:
         """Return what runs it."""
         raise NotImplementedError
 
+    def program(self, name: str) -> str:
+        """Return where one of its programs is."""
+        (pattern,) = (one for one in self.programs if one.endswith(f"/{name}"))
+        found = _program(self.host, pattern)
+        assert found is not None, pattern
+        return found
+
     def url(self, database: str) -> str:
         """Return the URL of a database, with the password."""
         url = make_url(f"{self.driver}://127.0.0.1/{database}")
-        return url.set(username=USER, password=PASSWORD, port=self.port).render_as_string(
+        return url.set(username=USER, password=PASSWORD, port=self.host.port).render_as_string(
             hide_password=False
         )
-
-    def run(self, *command: str) -> None:
-        """Run a tool of the server, as its account."""
-        result = subprocess.run(
-            command, capture_output=True, cwd=self.folder, check=False, **self._account
-        )
-        assert result.returncode == 0, (command, result.stdout, result.stderr)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         end = time.monotonic() + READY_S
         while True:
-            if self._process is None or self._process.poll() is not None:
-                with (self.folder / "log").open("ab") as log:
-                    self._process = subprocess.Popen(
-                        self.command(),
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        cwd=self.folder,
-                        **self._account,
-                    )
+            if not self.host.is_running():
+                self.host.start(self.command())
             try:
                 self.execute("SELECT 1")
                 return
             except DBAPIError as error:
                 if time.monotonic() > end:
-                    words = (self.folder / "log").read_text(errors="replace")[-2000:]
+                    words = self.host.log()[-2000:]
                     raise AssertionError(f"{self.command()[0]}: {error}\n{words}") from error
             time.sleep(0.05)  # after a kill, its helpers end a moment later
 
     def kill(self) -> None:
         """End it with SIGKILL."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        self.host.kill()
 
     def execute(self, statement: str) -> None:
         """Execute a statement that stands outside of transactions."""
@@ -130,12 +118,14 @@ class Server:
 
     def close(self) -> None:
         """Stop it, and delete everything."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(self.ending)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(15)
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.host.close(self.ending)
+
+
+def _program(host: Host, pattern: str) -> str | None:
+    found = host.find(pattern)
+    if found is None and isinstance(host, Loopback):
+        found = shutil.which(pattern.rpartition("/")[2])
+    return found
 
 
 class Postgres(Server):
@@ -143,42 +133,33 @@ class Postgres(Server):
 
     driver = "postgresql+psycopg"
     parent = "postgres"
-    package = "postgresql"
+    port = 5432
     ending = signal.SIGINT
-
-    @classmethod
-    def programs(cls) -> Path | None:
-        """Return the folder with its programs, of the newest version."""
-        on_path = shutil.which("initdb")
-        found = [Path(on_path)] if on_path else []
-        debian = Path("/usr/lib/postgresql").glob("*/bin/initdb")
-        found += sorted(debian, key=lambda path: int(path.parts[-3]), reverse=True)
-        return found[0].parent if found else None
-
-    @classmethod
-    def missing(cls) -> str | None:
-        return None if cls.programs() else "no PostgreSQL (Debian: apt-get install postgresql)"
+    programs = ("/usr/lib/postgresql/*/bin/initdb", "/usr/lib/postgresql/*/bin/postgres")
+    package = "postgresql"
 
     def initialize(self) -> None:
-        password = self.folder / "password"
-        password.write_text(PASSWORD)
-        password.chmod(0o644)
-        self.run(
-            *(f"{self.programs()}/initdb", "-D", f"{self.folder}/data", "-U", USER),
-            *("-A", "scram-sha-256", f"--pwfile={password}", "-E", "UTF8", "--locale=C"),
-            "--no-sync",
+        folder = self.host.folder
+        self.host.write("password", PASSWORD)
+        self.host.write("hba", "host all all all scram-sha-256\n")
+        self.host.run(
+            *(self.program("initdb"), "-D", f"{folder}/data", "-U", USER),
+            *("-A", "scram-sha-256", f"--pwfile={folder}/password", "-E", "UTF8"),
+            *("--locale=C", "--no-sync"),
         )
 
     def command(self) -> Sequence[str]:
+        folder = self.host.folder
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self.host.listen,
+            "hba_file": f"{folder}/hba",
             "unix_socket_directories": "",
             "max_connections": 300,
-            "fsync": "off",  # what a killed process has written stays
+            "fsync": "on" if self.durable else "off",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        program, folder = f"{self.programs()}/postgres", f"{self.folder}/data"
-        return [program, "-D", folder, "-p", str(self.port), *options]
+        port = str(self.host.listen_port)
+        return [self.program("postgres"), "-D", f"{folder}/data", "-p", port, *options]
 
 
 class MariaDb(Server):
@@ -186,39 +167,30 @@ class MariaDb(Server):
 
     driver = "mysql+pymysql"
     parent = "mysql"
-    package = "mariadb-server-core"
+    port = 3306
     options = "CHARACTER SET latin1"  # has few characters: tables must say what they need
-
-    @classmethod
-    def missing(cls) -> str | None:
-        for program in ("mariadbd", "mariadb-install-db"):
-            if cls.program(program) is None:
-                return f"no {program} (Debian: apt-get install {cls.package} mariadb-client-core)"
-        return None
-
-    @staticmethod
-    def program(name: str) -> str | None:
-        """Return where a program is."""
-        return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    programs = ("/usr/sbin/mariadbd", "/usr/bin/mariadb-install-db")
+    package = "mariadb-server-core mariadb-client-core"
 
     def initialize(self) -> None:
-        user = f"{USER}@127.0.0.1"
-        (self.folder / "init.sql").write_text(
-            f"CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '{PASSWORD}';\n"
-            f"GRANT ALL ON *.* TO {user};\n"
+        self.host.write(
+            "init.sql",
+            f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            f"GRANT ALL ON *.* TO {USER}@'%';\n",
         )
-        self.run(
-            *(f"{self.program('mariadb-install-db')}", "--no-defaults", "--skip-test-db"),
-            *(f"--datadir={self.folder}/data", "--auth-root-authentication-method=normal"),
+        self.host.run(
+            *(self.program("mariadb-install-db"), "--no-defaults", "--skip-test-db"),
+            *(f"--datadir={self.host.folder}/data", "--auth-root-authentication-method=normal"),
         )
 
     def command(self) -> Sequence[str]:
+        folder = self.host.folder
         return [
-            *(f"{self.program('mariadbd')}", "--no-defaults", f"--datadir={self.folder}/data"),
-            *(f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"),
-            *(f"--socket={self.folder}/socket", f"--pid-file={self.folder}/pid"),
-            *(f"--init-file={self.folder}/init.sql", "--max-connections=300"),
-            "--innodb-flush-log-at-trx-commit=2",  # what a killed process has written stays
+            *(self.program("mariadbd"), "--no-defaults", f"--datadir={folder}/data"),
+            *(f"--port={self.host.listen_port}", f"--bind-address={self.host.listen}"),
+            *("--skip-name-resolve", f"--socket={folder}/socket", f"--pid-file={folder}/pid"),
+            *(f"--init-file={folder}/init.sql", "--max-connections=300"),
+            f"--innodb-flush-log-at-trx-commit={1 if self.durable else 2}",
         ]
 
 

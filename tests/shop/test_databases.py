@@ -1,44 +1,19 @@
-"""Orders on servers: stories with kills, also of the database itself."""
+"""Orders on database servers that are killed, and what servers keep otherwise than SQLite."""
 
 import asyncio
 import os
-import random
-from dataclasses import replace
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from sqlalchemy import text
 from tests.shop.in_process import open_shop_on
 from tests.shop.servers import SERVERS, Server
-from tests.shop.test_story import QUICK
 
 from shop.database import open_engine
 from shop.goods.tables import Good
-from shop.story.__main__ import lines
-from shop.story.tale import Plan, tell
-
-ORDERS = int(os.environ.get("PYMQ_SHOP_ORDERS", "200"))
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("name", SERVERS)
-def test_orders_with_kills(
-    name: str, request: pytest.FixtureRequest, tmp_path: Path, seed: int
-) -> None:
-    server: Server = request.getfixturevalue(name)
-    pay_by = random.Random(seed).choice(["outbox", "transaction"])
-    plan = Plan(
-        orders=ORDERS,
-        kills=ORDERS // 50,
-        late_rate=0.01,
-        seed=seed,
-        settings=replace(QUICK, pay_by=pay_by, database=server.create()),
-        at_once=20,
-    )
-    outcome = asyncio.run(tell(plan, tmp_path))
-    print(name, f"PAY_BY={pay_by}", *lines(plan, outcome), sep="\n")
-    assert not outcome.problems, "\n".join(outcome.problems)
-    assert outcome.report.orders["paid"] > ORDERS // 3
+from shop.story.processes import READY_S, Member, free_ports
 
 
 @pytest.mark.parametrize("kind", SERVERS, indirect=True)
@@ -71,6 +46,43 @@ def test_the_server_is_killed_under_load(
             assert report.orders.get("paid", 0) > 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_service_waits_for_its_database(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Who starts both at once need not care which is there first."""
+    server: Server = request.getfixturevalue(name)
+    made = server.create()
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "shop.goods", "--port", str(port), "--database", made]
+    service = Member("goods", command, os.environ, tmp_path / "log", port)
+
+    async def main() -> None:
+        try:
+            await wait()
+        finally:
+            await service.stop()
+
+    async def wait() -> None:
+        await service.start()
+        async with asyncio.timeout(READY_S):
+            while "goods waits for its database" not in service.log.read_text():
+                assert service.is_running
+                await asyncio.sleep(0.05)
+        await asyncio.to_thread(server.start)
+        await service.wait_ready()
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await http.get(f"http://127.0.0.1:{port}/goods")
+            assert (answer.status_code, answer.json()) == (200, {"goods": []})
+        assert service.log.read_text().count("waits for its database") == 1
+
+    server.kill()
+    try:
+        asyncio.run(main())
+    finally:
+        server.start()
 
 
 @pytest.mark.parametrize("kind", SERVERS, indirect=True)

@@ -74,7 +74,7 @@ class Database:
             try:
                 return await self._in_thread(self.engine, work)
             except (DBAPIError, StaleDataError) as error:
-                if not _may_succeed_later(error):
+                if not may_succeed_later(error):
                     raise
                 if attempt == ATTEMPTS:
                     if isinstance(error, IntegrityError):
@@ -88,7 +88,7 @@ class Database:
         try:
             return await self._in_thread(self._reading, work)
         except DBAPIError as error:
-            if not _may_succeed_later(error):
+            if not may_succeed_later(error):
                 raise
             raise Unavailable(f"database: {error}") from error
 
@@ -109,7 +109,7 @@ class Database:
         self.engine.dispose()
 
 
-def _may_succeed_later(error: Exception) -> bool:
+def may_succeed_later(error: Exception) -> bool:
     """Was it somebody else's doing, or the server's, and not the statement's?"""
     # Deadlocks, lock timeouts and servers that start or end are operational errors of all drivers.
     kinds = (IntegrityError, StaleDataError, OperationalError, InterfaceError)

@@ -7,22 +7,31 @@ for all services; a service does it for itself when it starts.
 
 import argparse
 import hashlib
+import itertools
+import logging
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
-from shop.database import MARIADB, open_engine
+from shop.database import MARIADB, may_succeed_later, open_engine
 from shop.errors import Unavailable
 from shop.parts import Definition
 from shop.settings import Settings, from_arguments
 
+_log = logging.getLogger(__name__)
+
 #: For another instance to bring the same tables up to date.
 LOCK_S = 60
+#: Between two attempts to reach a database that is away, and how many there are for each warning.
+PAUSE_S = 0.5
+TELL_EACH = 60
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -70,16 +79,43 @@ def alone(connection: Connection, name: str) -> Iterator[None]:
         yield
 
 
-def upgrade(definition: Definition, settings: Settings) -> None:
-    """Bring a service's tables up to date. Idempotent, and may be done by several at a time."""
+def upgrade(definition: Definition, settings: Settings, *, patience_s: float = 0.0) -> None:
+    """Bring a service's tables up to date. Idempotent, and may be done by several at a time.
+
+    Args:
+        definition: the service.
+        settings: where its database is.
+        patience_s: for this long a database may be away, as one is that just starts; may be
+            infinite. It is logged.
+
+    Raises:
+        DBAPIError: the database is still away, or refuses.
+        Unavailable: another instance takes longer than ``LOCK_S``.
+    """
+    deadline = time.monotonic() + patience_s
     engine = open_engine(
         settings.database_of(definition.name), sqlite_sync=settings.sqlite_sync
     )
+    try:
+        for attempt in itertools.count():
+            try:
+                _upgrade(engine, definition)
+                return
+            except DBAPIError as error:
+                if not may_succeed_later(error) or time.monotonic() >= deadline:
+                    raise
+                if attempt % TELL_EACH == 0:
+                    _log.warning("%s waits for its database: %s", definition.name, error.orig)
+            time.sleep(PAUSE_S)
+    finally:
+        engine.dispose()
+
+
+def _upgrade(engine: Engine, definition: Definition) -> None:
     config = config_of(definition)
     with engine.begin() as connection, alone(connection, definition.name):
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-    engine.dispose()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

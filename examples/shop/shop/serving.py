@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Sequence
 
@@ -34,7 +35,7 @@ def main(definition: Definition, arguments: Sequence[str] | None = None) -> int:
     )
     for chatty in ("httpx", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    migrate.upgrade(definition, settings)
+    migrate.upgrade(definition, settings, patience_s=math.inf)
     uvicorn.run(
         create_app(definition, settings),
         host=given.host,

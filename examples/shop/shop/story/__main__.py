@@ -15,12 +15,8 @@ from pathlib import Path
 
 from shop.settings import PAY_WAYS, from_arguments
 from shop.story.processes import StoryFailed
-from shop.story.tale import BROKERS, Outcome, Plan, tell
+from shop.story.tale import BROKERS, Outcome, Plan, hurried, tell
 
-#: In a story nobody waits half an hour.
-UNPAID_S = 15.0
-STALE_S = 12.0
-LEASE_S = 5.0
 ORDERS_PER_KILL = 50
 
 
@@ -92,13 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kills=0 if given.calm else kills,
         late_rate=0.0 if given.calm else given.late_rate,
         seed=given.seed,
-        settings=replace(
-            settings,
-            unpaid_s=UNPAID_S,
-            stale_s=STALE_S,
-            lease_s=LEASE_S,
-            pay_by=given.pay_by,
-        ),
+        settings=hurried(replace(settings, pay_by=given.pay_by)),
         at_once=given.at_once,
         brokers=given.brokers,
         instances=given.instances,

@@ -107,7 +107,9 @@ class Town:
             cluster = [one for one in self.members.values() if self._is_of_cluster(one)]
             await asyncio.gather(*(one.start() for one in cluster))
             for definition in DEFINITIONS.values():
-                await asyncio.to_thread(migrate.upgrade, definition, self.settings)
+                await asyncio.to_thread(
+                    migrate.upgrade, definition, self.settings, patience_s=READY_S
+                )
             await asyncio.gather(*(one.wait_ready() for one in cluster))
             await self._create_topics()
             others = [one for one in self.members.values() if one not in cluster]

@@ -1,0 +1,83 @@
+"""The shop on PostgreSQL and MariaDB in containers, which die, too."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.interop.database_containers import IMAGE, Contained
+from tests.interop.engine import NoEngine, build_image, engine
+from tests.shop.servers import SERVERS, Server
+from tests.shop.test_story import KILLS, LATE, QUICK
+
+from shop.story.__main__ import lines
+from shop.story.tale import Plan, tell
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+pytestmark = pytest.mark.interop
+
+ORDERS = 150
+KILL_EACH_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def container_class() -> Iterator[type[DockerContainer]]:
+    """The class, once there are an engine and an image."""
+    try:
+        with engine() as environment, pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            build_image(environment, "image-databases")
+            # It reads the environment when it is imported.
+            from testcontainers.core.container import DockerContainer
+
+            yield DockerContainer
+    except NoEngine as error:
+        pytest.skip(f"no container can be started: {error}")
+
+
+@pytest.fixture(params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, container_class: type[DockerContainer]
+) -> Iterator[Server]:
+    """A server in a container of its own."""
+    kind = SERVERS[request.param]
+    container = container_class(IMAGE).with_exposed_ports(kind.port)
+    with container.with_command(["sleep", "infinity"]) as started:
+        yield kind(Contained(started, kind.port))
+
+
+def test_orders_with_kills(server: Server, tmp_path: Path, seed: int) -> None:
+    """The server dies every few seconds, and processes of the shop besides."""
+    settings = replace(QUICK, pay_by=random.Random(seed).choice(["outbox", "transaction"]))
+    plan = Plan(
+        orders=ORDERS,
+        kills=int(ORDERS * KILLS),
+        late_rate=LATE,
+        seed=seed,
+        settings=replace(settings, database=server.create()),
+        at_once=20,
+    )
+    kills = 0
+
+    async def main() -> None:
+        nonlocal kills
+        story = asyncio.create_task(tell(plan, tmp_path))
+        while not (await asyncio.wait([story], timeout=KILL_EACH_S))[0] and kills < 4:
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            kills += 1
+        outcome = await story
+        print(f"PAY_BY={settings.pay_by}, server killed {kills} times", *lines(plan, outcome))
+        assert not outcome.problems, "\n".join(outcome.problems)
+        assert outcome.report.orders["paid"] > ORDERS // 3
+
+    asyncio.run(main())
+    assert kills
