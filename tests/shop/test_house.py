@@ -46,6 +46,20 @@ def test_no_service_imports_another() -> None:
     assert not found, found
 
 
+def test_no_service_needs_spark() -> None:
+    found = set()
+    for path, tree in parsed().items():
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{name.name}" for name in node.names]
+            elif isinstance(node, ast.Import):
+                names = [name.name for name in node.names]
+            if any(f"{name}.".startswith(("pyspark.", "shop.figures.")) for name in names):
+                found.add(str(path))
+    assert found == {"figures.py"}
+
+
 def test_pymq_is_used_through_its_public_names_only() -> None:
     found = []
     for path, tree in parsed().items():

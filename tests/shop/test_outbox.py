@@ -18,6 +18,9 @@ from shop.faults import Faults
 from shop.orders.tables import Outbox
 from shop.topics import ORDER_TIMEOUT, ORDER_TOPIC, OrderTimedOut
 
+#: When what messages tell has happened.
+AT_MS = 1_767_225_600_123
+
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
@@ -36,6 +39,7 @@ def put(session: Session, key: str, deliver_ms: int = 0) -> None:
         key=key,
         body=OrderTimedOut(order_id=key),
         deliver_ms=deliver_ms,
+        at_ms=AT_MS,
     )
 
 
@@ -95,6 +99,8 @@ def test_a_relay_dies(database: Database, step: str, monkeypatch: pytest.MonkeyP
             assert await relay.step() == 1
             assert await count(database) == 0
             assert keys(cluster) == (["a", "a"] if step == "relay.sent" else ["a"])
+            times = {one.properties["createTime"] for one in cluster.messages(ORDER_TOPIC)}
+            assert times == {str(AT_MS)}  # the same in each copy
 
     asyncio.run(main())
 

@@ -15,7 +15,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 CENT = Decimal("0.01")
 ZERO = Decimal("0.00")
-_TEXT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,2})?")
+#: What text is an amount: a regular expression of Python and of Java.
+PATTERN = r"[0-9]{1,12}(\.[0-9]{1,2})?"
+_TEXT = re.compile(PATTERN)
 
 
 def text(amount: Decimal) -> str:

@@ -21,7 +21,7 @@ from pymq import Message, Producer, PymqError, SendReceipt
 from shop.columns import now_ms
 from shop.database import Database
 from shop.faults import Faults
-from shop.topics import Wire
+from shop.topics import CREATE_TIME, Wire
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +42,18 @@ class Row:
     key: str
     body: str
     deliver_ms: int
+    create_time: int
 
     def message(self) -> Message:
         """Return it as pymq sends it; one whose time has come has no delay any more."""
         delay_s = max((self.deliver_ms - now_ms()) / 1000, 0.0)
         return Message(
-            self.topic, self.body.encode(), tags=self.tag, keys=self.key, delay_s=delay_s
+            self.topic,
+            self.body.encode(),
+            tags=self.tag,
+            keys=self.key,
+            properties={CREATE_TIME: str(self.create_time)},
+            delay_s=delay_s,
         )
 
 
@@ -61,6 +67,7 @@ def put(
     key: str,
     body: Wire,
     deliver_ms: int = 0,
+    at_ms: int | None = None,
 ) -> None:
     """Have a message sent when this transaction commits.
 
@@ -70,6 +77,7 @@ def put(
         group: the service that sends it.
         topic, tag, key, body: of the message.
         deliver_ms: when consumers are to get it; 0: at once.
+        at_ms: when what it tells has happened, by default now: its property ``createTime``.
     """
     session.add(
         table(
@@ -81,7 +89,7 @@ def put(
             msg_status=WAITING,
             deliver_ms=deliver_ms,
             claimed_ms=0,
-            create_time=now_ms(),
+            create_time=now_ms() if at_ms is None else at_ms,
         )
     )
 
@@ -140,7 +148,15 @@ class Relay:
         if lock:  # SQLite has no such clause, and needs none
             query = query.with_for_update(skip_locked=True)
         return [
-            Row(one.id, one.msg_topic, one.msg_tag, one.msg_key, one.msg_body, one.deliver_ms)
+            Row(
+                one.id,
+                one.msg_topic,
+                one.msg_tag,
+                one.msg_key,
+                one.msg_body,
+                one.deliver_ms,
+                one.create_time,
+            )
             for one in session.scalars(query)
         ]
 

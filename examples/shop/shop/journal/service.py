@@ -33,7 +33,16 @@ class EntryList(Wire):
 
 def enter(session: Session, paid: Paid, _: Any) -> None:
     """Write down a payment."""
-    session.add(Entry(**paid.model_dump(), create_time=now_ms()))
+    session.add(
+        Entry(
+            pay_id=paid.pay_id,
+            order_id=paid.order_id,
+            user_id=paid.user_id,
+            pay_amount=paid.pay_amount,
+            pay_time=paid.pay_time,
+            create_time=now_ms(),
+        )
+    )
 
 
 def build(context: Context) -> Parts:

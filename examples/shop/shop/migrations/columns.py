@@ -1,9 +1,9 @@
-"""Columns of tables that several services have, as the first revisions create them."""
+"""What revisions are made of, and columns of tables that several services have."""
 
 from typing import Any
 
 from alembic import op
-from sqlalchemy import BigInteger, Column, Integer, String, Text
+from sqlalchemy import BigInteger, Column, Integer, String, Text, inspect
 from sqlalchemy.schema import SchemaItem
 
 ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
@@ -23,6 +23,13 @@ def create_table(name: str, *columns: SchemaItem) -> None:
     """
     options: dict[str, Any] = OPTIONS
     op.create_table(name, *columns, if_not_exists=True, **options)
+
+
+def add_column(table: str, column: Column[Any]) -> None:
+    """Add a column that may be null, unless it is there."""
+    there = {one["name"] for one in inspect(op.get_bind()).get_columns(table)}
+    if column.name not in there:
+        op.add_column(table, column)
 
 
 def create_index(table: str, column: str) -> None:

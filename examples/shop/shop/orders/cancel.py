@@ -67,6 +67,7 @@ def decide(session: Session, order: Order, reason: str) -> None:
         tag=ORDER_CANCEL,
         key=order.order_id,
         body=body,
+        at_ms=order.cancel_time,
     )
 
 

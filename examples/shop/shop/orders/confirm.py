@@ -214,6 +214,7 @@ class Confirmation:
             tag=ORDER_CONFIRMED,
             key=order_id,
             body=OrderConfirmed.model_validate(order),
+            at_ms=order.confirm_time,
         )
         outbox.put(
             session,

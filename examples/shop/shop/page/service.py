@@ -17,6 +17,7 @@ from fastapi import FastAPI, Form, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.templating import Jinja2Templates
+from markupsafe import Markup
 from pydantic import Field
 
 from shop.calls import Peer
@@ -24,6 +25,8 @@ from shop.columns import new_id
 from shop.errors import Refused, ShopError, shown
 from shop.money import text
 from shop.orders.models import NUMBER_MAX
+from shop.page import chart
+from shop.page.figures import Figures, FiguresReader
 from shop.page.sight import Sight, Watcher
 from shop.page.visitor import remember, tell, visitor_of
 from shop.parts import Id
@@ -121,11 +124,13 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
     desk = Desk(peers, platform, settings)
     sight = Sight(peers)
     watcher = Watcher(settings.broker)
+    figures = Figures()
+    reader = FiguresReader(settings.broker, figures)
     templates = Jinja2Templates(TEMPLATES)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        duties = (watcher.run, watcher.look_at_brokers)
+        duties = (watcher.run, watcher.look_at_brokers, reader.run)
         tasks = [asyncio.create_task(always(duty)) for duty in duties]
         try:
             yield
@@ -150,6 +155,8 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
             "away": [*away, *watcher.sentences],
             "messages": list(watcher.messages),
             "token": new_id(),
+            "chart": Markup(chart.svg(figures.all())),  # it has escaped what it was told
+            "unreadable": figures.unreadable,
         }
         return templates.TemplateResponse(
             request, "shop.html", lists | seen, headers={"Cache-Control": "no-store"}

@@ -42,6 +42,7 @@ class OutboxWay:
                     tag=PAID,
                     key=pay_id,
                     body=rows.paid_body(payment),
+                    at_ms=payment.pay_time,
                 )
                 session.flush()
                 self._faults.point("callback.before_commit")

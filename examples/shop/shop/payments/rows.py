@@ -27,6 +27,8 @@ class Bill:
     order_id: str
     user_id: str
     pay_amount: Amount
+    goods_id: str
+    confirm_time: int
 
 
 def find_open(session: Session, order_id: str) -> Payment | None:
@@ -54,6 +56,8 @@ def create(session: Session, bill: Bill) -> Payment:
             order_id=bill.order_id,
             user_id=bill.user_id,
             pay_amount=bill.pay_amount,
+            goods_id=bill.goods_id,
+            confirm_time=bill.confirm_time,
             is_paid=False,
             create_time=now_ms(),
         )
@@ -119,4 +123,6 @@ def paid_body(payment: Payment) -> topics.Paid:
         user_id=payment.user_id,
         pay_amount=payment.pay_amount,
         pay_time=payment.pay_time or now_ms(),
+        goods_id=payment.goods_id,
+        confirm_time=payment.confirm_time,
     )

@@ -104,7 +104,13 @@ def build(context: Context) -> Parts:
         payment = await database.read(lambda session: rows.find_open(session, order_id))
         if payment is None:
             order = await context.peers["orders"].post(f"/order/{order_id}/paying", {})
-            bill = Bill(order_id, order["userId"], Decimal(order["payAmount"]))
+            bill = Bill(
+                order_id,
+                order["userId"],
+                Decimal(order["payAmount"]),
+                order["goodsId"],
+                order["confirmTime"],
+            )
             payment = await database.transaction(lambda session: rows.create(session, bill))
         if not payment.pay_amount:  # the balance has paid it all: no platform will call
             await way.pay(payment.pay_id)

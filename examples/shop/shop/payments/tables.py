@@ -29,7 +29,10 @@ class Gate(Versioned, Base):
 
 
 class Payment(Versioned, Base):
-    """A payment of an order."""
+    """A payment of an order.
+
+    What figures are kept by, ``goods_id`` and ``confirm_time``, old payments do not have.
+    """
 
     __tablename__ = "payment"
 
@@ -40,6 +43,8 @@ class Payment(Versioned, Base):
     is_paid: Mapped[bool] = mapped_column(Boolean)
     pay_time: Mapped[int | None] = mapped_column(BigInteger)
     create_time: Mapped[int] = mapped_column(BigInteger)
+    goods_id: Mapped[str | None] = mapped_column(String(ID_LENGTH_MAX))
+    confirm_time: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Decision(Base):

@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import importlib.util
 import logging
+import os
 import random
 import shutil
 import signal
@@ -27,6 +29,16 @@ def percentile_ms(times_s: list[float], share: float) -> float:
     return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
+def what_spark_lacks() -> str | None:
+    """Say what is not there that the job needs."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "there is no PySpark: pip install 'pymq-shop[spark]'"
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=f"{home}/bin" if home else None) is None:
+        return "no Java was found: install Java 17 or 21, or set JAVA_HOME"
+    return None
+
+
 def lines(plan: Plan, outcome: Outcome) -> list[str]:
     """Return what is printed at the end."""
     score, platform = outcome.score, outcome.platform
@@ -43,6 +55,7 @@ def lines(plan: Plan, outcome: Outcome) -> list[str]:
         f"late         {plan.late_rate:.0%} of the answers, after the call took effect",
         f"speed        {rate:.1f} orders/s with {plan.at_once} customers at once",
         *([f"cpu          {cpu} s"] if not plan.kills else []),
+        *([f"figures      {outcome.figures}"] if outcome.figures is not None else []),
         f"confirm      median {percentile_ms(score.confirms_s, 0.5):.0f} ms, "
         f"p99 {percentile_ms(score.confirms_s, 0.99):.0f} ms (first attempts)",
         f"callback     median {percentile_ms(platform.callbacks_s, 0.5):.0f} ms, "
@@ -95,6 +108,7 @@ def parser_of_story() -> argparse.ArgumentParser:
     parser.add_argument("--at-once", type=int, default=50, help="customers at a time")
     parser.add_argument("--brokers", type=int, default=BROKERS, help="0: use --broker")
     parser.add_argument("--instances", type=int, default=1, help="of each service")
+    parser.add_argument("--spark", action="store_true", help="keep figures, with Spark")
     parser.add_argument("--pay-by", choices=PAY_WAYS, default="outbox")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--folder", type=Path, help="keep logs and databases there")
@@ -103,7 +117,10 @@ def parser_of_story() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tell a story, print how it ended, and return the exit status."""
-    settings, given = from_arguments(parser_of_story(), arguments)
+    parser = parser_of_story()
+    settings, given = from_arguments(parser, arguments)
+    if given.spark and (missing := what_spark_lacks()) is not None:
+        parser.error(f"--spark: {missing}")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     settings = hurried(replace(settings, pay_by=given.pay_by))
@@ -120,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         brokers=given.brokers,
         instances=given.instances,
         on_page=lambda url: print(f"page: {url}", flush=True),
+        has_figures=given.spark,
     )
     print(f"seed {plan.seed}: {plan.orders} orders, {plan.kills} kills", flush=True)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="pymq-shop-"))

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -16,6 +16,7 @@ from shop.audit import Report, audit
 from shop.database import may_succeed_later
 from shop.platform import Platform
 from shop.settings import Settings
+from shop.story import figures
 from shop.story.customers import USERS_COUNT, Customers, Score
 from shop.story.havoc import Havoc
 from shop.story.town import Town
@@ -46,6 +47,7 @@ class Plan:
         brokers: how many to start; 0: there is a cluster.
         instances: of each service.
         on_page: called with the address of the page when it runs; ``None``: there is none.
+        has_figures: whether Spark keeps figures, which are compared at the end.
     """
 
     orders: int
@@ -57,6 +59,7 @@ class Plan:
     brokers: int = BROKERS
     instances: int = 1
     on_page: Callable[[str], None] | None = None
+    has_figures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Outcome:
         cpu_s: processor time of each process, while customers were there; without faults only.
         placed_s: how long the customers were at it.
         settled_s: how long it took after them until the audit was green and no order open.
+        figures: what was compared with the tables; ``None``: nobody keeps any.
+        wrong_figures: what is wrong with them.
     """
 
     report: Report
@@ -80,11 +85,13 @@ class Outcome:
     cpu_s: dict[str, float]
     placed_s: float
     settled_s: float
+    figures: str | None = None
+    wrong_figures: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
         """What is wrong; empty when all is well."""
-        found = [*map(str, self.report.findings), *self.score.failures]
+        found = [*map(str, self.report.findings), *self.score.failures, *self.wrong_figures]
         if open_orders := self.report.orders.get("confirmed"):
             found.append(f"{open_orders} orders are neither paid nor cancelled")
         found += [f"the platform could not tell about payment {one}" for one in self.platform.lost]
@@ -120,8 +127,14 @@ async def telling(plan: Plan, folder: Path) -> AsyncIterator[Outcome]:
         StoryFailed: a process does not start.
     """
     settings = replace(plan.settings, late_rate=plan.late_rate)
-    has_page = plan.on_page is not None
-    town = Town(folder, settings, plan.brokers, page=has_page, instances=plan.instances)
+    town = Town(
+        folder,
+        settings,
+        plan.brokers,
+        page=plan.on_page is not None,
+        figures=plan.has_figures,
+        instances=plan.instances,
+    )
     async with town.running(), client(plan) as http:
         if plan.on_page is not None:
             plan.on_page(town.page_url)
@@ -142,9 +155,13 @@ async def telling(plan: Plan, folder: Path) -> AsyncIterator[Outcome]:
             havoc.end()
             await breaking
         report, settled_s = await settle(settings)
-        yield Outcome(
+        outcome = Outcome(
             report, customers.score, platform, dict(havoc.kills), cpu_s, placed_s, settled_s
         )
+        if plan.has_figures:
+            wrong, compared = await figures.agree(settings)
+            outcome = replace(outcome, figures=compared, wrong_figures=wrong)
+        yield outcome
 
 
 def _cpu_s(town: Town) -> dict[str, float]:

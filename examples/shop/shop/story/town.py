@@ -13,7 +13,7 @@ from shop import migrate
 from shop.definitions import DEFINITIONS
 from shop.settings import Settings, to_environment
 from shop.story.processes import READY_S, Member, free_ports
-from shop.topics import ORDER_TOPIC, PAY_TOPIC
+from shop.topics import FIGURES_TOPIC, ORDER_TOPIC, PAY_TOPIC
 
 QUEUE_COUNT = 4
 #: A broker asks soon what became of a transaction, because the story does not take long.
@@ -29,6 +29,7 @@ class Town:
             unless it is given.
         brokers: how many to start; 0: ``settings.broker`` is a cluster that is there.
         page: whether the page runs, too.
+        figures: whether Spark keeps figures.
         instances: of each service.
     """
 
@@ -39,6 +40,7 @@ class Town:
         brokers: int,
         *,
         page: bool = False,
+        figures: bool = False,
         instances: int = 1,
     ) -> None:
         self._folder = folder
@@ -68,6 +70,11 @@ class Town:
         self.page_url = f"http://127.0.0.1:{ports[1]}"
         if page:
             self._add("page", ["-m", "shop.page", "--port", str(ports[1])], ports[1])
+        self._topics = [ORDER_TOPIC, PAY_TOPIC]
+        if figures:
+            self._topics.append(FIGURES_TOPIC)
+            checkpoint = str(folder / "figures")
+            self._add("figures", ["-m", "shop.figures", "--checkpoint", checkpoint], None)
 
     def _add_cluster(self, name_server_port: int, ports: list[int]) -> None:
         lines = f"listenPort={name_server_port}\nbindAddress=127.0.0.1\n"
@@ -125,5 +132,5 @@ class Town:
     async def _create_topics(self) -> None:
         async with Admin(self.settings.broker) as admin:
             await admin.brokers.wait_registered(self._brokers, deadline_s=READY_S)
-            for topic in (ORDER_TOPIC, PAY_TOPIC):
+            for topic in self._topics:
                 await admin.topics.create(topic, queue_count=QUEUE_COUNT)
