@@ -22,6 +22,8 @@ from shop.story.processes import StoryFailed
 GOODS_COUNT = 20
 USERS_COUNT = 50
 COUPONS_OF_USER = 6
+#: More of them in a long story, or half of its orders would be refused.
+ORDERS_PER_COUPON = 100
 STOCK = 1_000
 SCARCE_STOCK = 15
 ATTEMPT_S = 12.0
@@ -76,6 +78,7 @@ class Customers:
         self._platform = platform
         self._dice = dice
         self._prefix = prefix
+        self._coupons_of_user = COUPONS_OF_USER
         self._prices = {
             f"goods-{number}": Decimal(number * 7 + 3) + Decimal("0.95")
             for number in range(GOODS_COUNT)
@@ -83,6 +86,7 @@ class Customers:
 
     async def load(self, orders: int) -> None:
         """Fill the shop with goods, users and coupons; some goods are scarce."""
+        self._coupons_of_user = max(COUPONS_OF_USER, orders // ORDERS_PER_COUPON)
         goods = [
             {
                 "goodsId": goods_id,
@@ -100,7 +104,7 @@ class Customers:
         coupons = [
             {"couponId": f"coupon-{user}-{number}", "couponPrice": "12.34", "userId": one["userId"]}
             for user, one in enumerate(users)
-            for number in range(COUPONS_OF_USER)
+            for number in range(self._coupons_of_user)
         ]
         for service, name, rows in (
             ("goods", "goods", goods),
@@ -148,7 +152,7 @@ class Customers:
         coupon = None
         left = amount + fee
         if dice.random() < 0.3:
-            coupon = f"coupon-{user}-{dice.randrange(COUPONS_OF_USER)}"
+            coupon = f"coupon-{user}-{dice.randrange(self._coupons_of_user)}"
             left = max(left - Decimal("12.34"), Decimal(0))
         money = Decimal(0)
         if dice.random() < 0.4:
