@@ -131,6 +131,6 @@ class Town:
 
     async def _create_topics(self) -> None:
         async with Admin(self.settings.broker) as admin:
-            await admin.brokers.wait_registered(self._brokers, deadline_s=READY_S)
+            await admin.brokers.wait_registered(max(self._brokers, 1), deadline_s=READY_S)
             for topic in self._topics:
                 await admin.topics.create(topic, queue_count=QUEUE_COUNT)
