@@ -8,7 +8,7 @@ What imports what, from the inside out; a service never imports another service:
     signature  topics
     goods  coupons  users  orders  payments  journal        the services
     web  serving  migrate  relay           their processes
-    audit  platform  story                 what watches them from the outside
+    audit  platform  story  page  figures  what watches them from the outside; figures by Spark
 
 Each service is a package: ``tables`` (rows), ``service`` (routes and consumers), and ``__main__``,
 so that ``python -m shop.orders --broker 127.0.0.1:9876`` starts it.
