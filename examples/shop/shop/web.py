@@ -17,6 +17,7 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.exc import DataError
 from sqlalchemy.orm import Session
@@ -39,6 +40,34 @@ CONNECTIONS_MAX = 200
 KEPT_COUNT = 16
 #: Messages that a group handles at a time; they share the database with the service's callers.
 CONCURRENCY = 4
+
+
+class Problem(BaseModel):
+    """One thing that is wrong with a request."""
+
+    field: str
+    found: str
+    expected: str
+
+
+class Problems(BaseModel):
+    """Body of every answer that is not 2xx."""
+
+    errors: list[Problem]
+
+
+#: For OpenAPI: FastAPI itself would document bodies that nobody gets.
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "model": Problems,
+        "description": "refused: 422 a value is wrong, 409 it comes too late, 404 there is no such "
+        "thing, 401 the signature is wrong; nothing was changed",
+    },
+    503: {
+        "model": Problems,
+        "description": "somebody else is away: the same request again, a little later",
+    },
+}
 
 
 def create_app(
@@ -93,7 +122,8 @@ def create_app(
             await http.aclose()
             await asyncio.to_thread(database.close)
 
-    app = FastAPI(title=f"pymq shop: {definition.name}", lifespan=lifespan)
+    title = f"pymq shop: {definition.name}"
+    app = FastAPI(title=title, responses=ANSWERS, lifespan=lifespan)
     app.add_middleware(LateAnswers, faults=faults)
     app.include_router(parts.router)
     _add_common(app, database, definition.consumed)
