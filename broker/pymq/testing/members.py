@@ -111,6 +111,8 @@ class Member:
                 "s, and may not be the master: the brokers that have everything do not run; start "
                 "all of the group together"
             ) from error
+        if self._starting is not broker:
+            return  # stopped meanwhile, because another one cannot be started
         self._starting, self.broker = None, broker
         self.latency.attach(broker.listeners)
         # A restarted broker keeps the port that clients know.
