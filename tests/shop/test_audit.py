@@ -160,7 +160,8 @@ BROKEN = [
     (
         "an order has one entry in the journal, and one paid payment",
         "payments",
-        "INSERT INTO payment SELECT 'x', order_id, user_id, pay_amount, TRUE, 0, 0, 1 FROM payment",
+        "INSERT INTO payment (pay_id, order_id, user_id, pay_amount, is_paid, create_time, version)"
+        " SELECT 'x', order_id, user_id, pay_amount, TRUE, 0, 1 FROM payment",
     ),
     ("no order is stuck", "orders", "UPDATE orders SET order_status = 0 WHERE pay_status = 0"),
     ("no order is stuck", "orders", "UPDATE orders SET cancel_time = 1"),
