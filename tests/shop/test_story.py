@@ -67,7 +67,9 @@ def test_a_story_that_stays_ends_everything_when_told(tmp_path: Path, number: in
     """The page is there after the audit; afterwards no process is left, and the status is 0."""
     command = [sys.executable, "-m", "shop.story", "--orders", "6", "--calm", "--stay"]
     with subprocess.Popen(
-        [*command, "--brokers", "2", "--folder", str(tmp_path)],
+        # Who runs tests in the background ignores SIGINT, and so would the story.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        args=[*command, "--brokers", "2", "--folder", str(tmp_path)],
         stdout=subprocess.PIPE, text=True, env=os.environ | {"SHOP_SQLITE_SYNC": "normal"},
     ) as story:  # fmt: skip
         assert story.stdout is not None
