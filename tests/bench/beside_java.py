@@ -13,9 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from tests.bench import load, machine
-from tests.bench.java_load import JavaLoad
+from tests.bench.java_load import JavaLoad, unavailable
 from tests.bench.serving import serving, serving_with
-from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.peers import RealBroker, RealNameServer
 
 VERSION = "5.3.3"
@@ -83,7 +82,7 @@ def run(scale: float, only: str = "") -> None:
         scale: of the times and of the backlog.
         only: what the titles of the kinds contain.
     """
-    if (reason := unavailable()) is not None:
+    if (reason := unavailable(VERSION)) is not None:
         print(f"\nofficial client: left out, {reason}")
         return
     print(
@@ -101,17 +100,6 @@ def run(scale: float, only: str = "") -> None:
             with _peers("sync") as peers:
                 for kind in sync_kinds:
                     _compare(client, kind, peers, scale)
-
-
-def unavailable() -> str | None:
-    """Return why there is no official client and broker here."""
-    reason = why_unavailable(VERSION)
-    if reason is None:
-        try:
-            class_path(VERSION)
-        except JarsUnavailable as error:
-            reason = str(error)
-    return reason
 
 
 @contextmanager

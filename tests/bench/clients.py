@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.bench import load, machine
-from tests.bench.beside_java import OFFICIAL, OFFICIAL_HEAP, OURS, VERSION, unavailable
+from tests.bench.beside_java import OFFICIAL, OFFICIAL_HEAP, OURS, VERSION
 from tests.bench.client_load import Load, measured
-from tests.bench.java_load import JavaLoad
+from tests.bench.java_load import JavaLoad, unavailable
 from tests.bench.kafka import Kafka
 from tests.bench.serving import serving
 from tests.interop.peers import RealBroker, RealNameServer
@@ -32,13 +32,15 @@ MANY_QUEUES = 64
 #: The official Python client, as others measured it: asynchronous sends of 1 KiB.
 PYTHON_CLIENT_RATE = 3_300
 SIZES = (128, 1024)
+#: Of a result: processor time of the client for each message.
+CPU = "client_cpu_us"
 
 Rounds = Mapping[str, list[dict[str, float]]]
 
 
 def run(scale: float) -> None:
     """Measure all of it."""
-    if (why := unavailable()) is not None:
+    if (why := unavailable(VERSION)) is not None:
         print(f"\nclients beside Java's: left out, {why}")
         return
     print(f"\nclients; medians of {ROUND_COUNT} rounds in turns, CPU of the client per message")
@@ -76,9 +78,6 @@ def _in_turns(kinds: Mapping[str, Callable[[], dict[str, float]]]) -> Rounds:
             name, _median(rounds, "per_second"), note=f"CPU {_median(rounds, CPU):.2f} us"
         )
     return results
-
-
-CPU = "client_cpu_us"
 
 
 def _median(rounds: list[dict[str, float]], key: str) -> float:

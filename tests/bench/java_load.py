@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from tests.interop.jars import class_path, java_executable
+from tests.interop.jars import JarsUnavailable, class_path, java_executable, why_unavailable
 from tests.interop.processes import OPEN_MODULES, PeerFailed
 
 JAVA_OPTIONS: Final = ("-Xms512m", "-Xmx512m")
@@ -21,6 +21,17 @@ ERRORS_TAIL_CHARS: Final = 2_000
 
 _log = logging.getLogger("bench.java_load")
 _SOURCE: Final = Path(__file__).resolve().parent / "java" / "Load.java"
+
+
+def unavailable(version: str) -> str | None:
+    """Return why there is no official client and broker of this version here."""
+    reason = why_unavailable(version)
+    if reason is None:
+        try:
+            class_path(version)
+        except JarsUnavailable as error:
+            reason = str(error)
+    return reason
 
 
 class JavaLoad:

@@ -20,10 +20,9 @@ from pathlib import Path
 
 from tests.bench import load, machine
 from tests.bench.bursts import Bursts
-from tests.bench.java_load import JavaLoad
+from tests.bench.java_load import JavaLoad, unavailable
 from tests.bench.log_lag import LagSampler, percentile_ms
 from tests.bench.pairs import Pair, address_of, official_pair, our_pair, store_of
-from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 
 VERSION = "5.3.3"
 QUEUE_COUNT = 4
@@ -73,13 +72,7 @@ def run(scale: float, only: str = "") -> None:
 
 
 def _is_official_there() -> bool:
-    reason = why_unavailable(VERSION)
-    if reason is None:
-        try:
-            class_path(VERSION)
-        except JarsUnavailable as error:
-            reason = str(error)
-    if reason is not None:
+    if (reason := unavailable(VERSION)) is not None:
         print(f"\nreplication: left out, {reason}")
     return reason is None
 
