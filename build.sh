@@ -280,16 +280,17 @@ make_chromium() {  # for the tests of the shop's page; nothing else starts it
   fi
 }
 
-# Three processes share the test files, for tests wait more than they compute. One: -n 0. In the
-# order of their names, long ones come before the many short ones of tests/unit.
-shared=(-n 3 --dist loadfile --no-loadscope-reorder)
+# Several processes share the test files, for tests wait more than they compute, though JVMs do not.
+# One: -n 0. In the order of their names, long ones come before the many short ones of tests/unit.
+shared=(--dist loadfile --no-loadscope-reorder)
 
 tests() {  # tests ARGUMENTS: those that need no Maven
   make_env
   make_etcd
   make_databases
   make_chromium
-  exec "$python" -m pytest "${shared[@]}" -m "not interop and not bench" "$@"
+  "$python" tests/spark/compile_pyspark.py
+  exec "$python" -m pytest -n 3 "${shared[@]}" -m "not interop and not bench" "$@"
 }
 
 interop() {
@@ -303,7 +304,7 @@ interop() {
   else
     say "without Java and Maven (Debian: apt-get install maven) the live Java peers are skipped"
   fi
-  exec "$python" -m pytest "${shared[@]}" tests/interop "$@"
+  exec "$python" -m pytest -n 3 "${shared[@]}" tests/interop "$@"
 }
 
 crash() {

@@ -5,7 +5,7 @@ Environment:
 ====================  ==============================================================================
 ``PYMQ_TEST_SEED``    seed of the random tests; printed at the start, and again after a failure
 ``PYMQ_HYPOTHESIS``   ``default`` (60 examples a test) or ``long`` (1,000)
-``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 25 by default
+``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 10 by default
 ``PYMQ_GOLDEN``       ``all``: stores pass between all versions, in every state, direction and end
 ====================  ==============================================================================
 """
@@ -29,10 +29,15 @@ pytest.register_assert_rewrite("tests.cluster", "tests.crash", "tests.interop", 
 SEED = int(os.environ.get("PYMQ_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
 os.environ["PYMQ_TEST_SEED"] = str(SEED)  # processes that share the tests have the same
 
+#: How often `./build.sh test` has a crash test crash; the long runs ask for more.
+ROUNDS_OF_A_TEST = 10
+
 # Spark starts its workers with this interpreter, and listens on this machine alone.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Its JVMs live for a minute at most: what the second compiler costs, it never brings back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Whoever starts the tests in the background has signals ignored that tests send to children.
 for _ignored, _handler in (
@@ -81,7 +86,7 @@ def seed() -> int:
 @pytest.fixture(scope="session")
 def crash_rounds() -> int:
     """How many times a crash test repeats its crash."""
-    return int(os.environ.get("PYMQ_CRASH_ROUNDS") or 25)
+    return int(os.environ.get("PYMQ_CRASH_ROUNDS") or ROUNDS_OF_A_TEST)
 
 
 # ------------------------------------------------------------------- exceptions nobody awaited

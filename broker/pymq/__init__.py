@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         TopicConfig,
         TopicOffset,
     )
+    from pymq.protocol.client_bodies import ConsumerRunningInfo, ProcessQueueInfo
     from pymq.protocol.compression import Compression
     from pymq.protocol.message import Message, ReceivedMessage
 else:
@@ -150,6 +151,7 @@ else:
             "BrokerData ClientConnection ClusterInfo ConsumeFromWhere ConsumerConnections "
             "GroupConfig MessageModel MessageQueue Subscription TopicConfig TopicOffset"
         ),
+        "pymq.protocol.client_bodies": "ConsumerRunningInfo ProcessQueueInfo",
         "pymq.protocol.compression": "Compression",
         "pymq.protocol.message": "Message ReceivedMessage",
     }
@@ -196,6 +198,7 @@ __all__ = [
     "Consumer",
     "ConsumerConnections",
     "ConsumerNotOnline",
+    "ConsumerRunningInfo",
     "CorruptRecord",
     "DiskFull",
     "DurabilityUnknown",
@@ -218,6 +221,7 @@ __all__ = [
     "NotReplicated",
     "OffsetChange",
     "OffsetOutOfRange",
+    "ProcessQueueInfo",
     "Producer",
     "ProtocolError",
     "PullChunk",

@@ -22,8 +22,8 @@ from shop.story.__main__ import percentile_ms
 from shop.story.tale import CUSTOMERS, Outcome, Plan, hurried, tell
 
 ORDERS = 1_000
-AT_ONCE = 50
-ROUNDS = 3
+#: Customers at once, who order again when they have paid; one of how many orders; rounds.
+LOADS = ((50, 1, 3), (5, 2, 1), (1, 10, 1))
 SEED = 16
 CALLBACK_GOAL_MS = 50
 DATABASE = "the database server, with loading and audit"
@@ -52,15 +52,14 @@ def _measure(database: str, pay_by: str, orders: int) -> None:
     settings = hurried(Settings(pay_by=pay_by))
     plan = Plan(orders=orders, kills=0, late_rate=0.0, seed=SEED, settings=settings)
     with _databases(database) as (empty, server):
-        busy = [_told(replace(plan, at_once=AT_ONCE), empty, server) for _ in range(ROUNDS)]
-        few = max(orders // 10, 1)
-        alone, _ = _told(replace(plan, at_once=1, orders=few), empty, server)
-    rate = _median(busy, lambda one: orders / one.placed_s)
-    machine.line(f"{AT_ONCE} customers at once", rate, "orders/s")
-    _latencies([outcome for outcome, _ in busy])
-    machine.line("one customer", few / alone.placed_s, "orders/s")
-    _latencies([alone])
-    _parts([cpu for _, cpu in busy], orders)
+        for at_once, share, rounds in LOADS:
+            part = replace(plan, at_once=at_once, orders=max(orders // share, at_once))
+            told = [_told(part, empty, server) for _ in range(rounds)]
+            rate = statistics.median(part.orders / outcome.placed_s for outcome, _ in told)
+            machine.line(f"{at_once} at once", rate, "orders/s")
+            _latencies([outcome for outcome, _ in told])
+            if at_once == LOADS[0][0]:
+                _parts([cpu for _, cpu in told], part.orders)
 
 
 def _latencies(rounds: list[Outcome]) -> None:
@@ -121,7 +120,3 @@ def _databases(name: str) -> Iterator[tuple[Callable[[], str], Server | None]]:
         yield server.create, server
     finally:
         server.close()
-
-
-def _median(rounds: list[tuple[Outcome, Counter[str]]], of: Callable[[Outcome], float]) -> float:
-    return statistics.median(of(outcome) for outcome, _ in rounds)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
+from tests.interop.peers import free_port
+
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -18,9 +20,7 @@ Answer = Callable[[Command], Command | None]
 
 def closed_address() -> str:
     """Return an address at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port(0)}"
 
 
 @contextmanager
@@ -47,7 +47,7 @@ class Played:
         self.answer = answer
         self.requests: list[Command] = []
         self.accepted = 0
-        self._port = 0
+        self._port = free_port(0)
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
@@ -58,7 +58,6 @@ class Played:
 
     def start(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", self._port))
-        self._port = self._listener.getsockname()[1]
         self._spawn(self._accept, self._listener)
         return self
 

@@ -3,7 +3,9 @@
 import asyncio
 import random
 import threading
+import time
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
@@ -156,6 +158,11 @@ def test_one_that_cannot_be_sent_is_refused_at_once_and_harms_no_other() -> None
                 with pytest.raises(LocalProtocolError, match="cannot be sent to"):
                     await misplaced
                 await asyncio.gather(good, placed)
+                good = batcher.send_nowait(Message("T", b"x"), sharding_key="k")
+                failed = batcher.send_nowait(Message("T", b"x"), selector=lambda queues: queues[99])
+                with pytest.raises(IndexError):
+                    await failed
+                assert (await good).queue
                 assert batcher.unanswered_count == 0
             with pytest.raises(ClientClosed, match="batcher is closed"):
                 batcher.send_nowait(Message("T", b"x"))
@@ -239,6 +246,38 @@ def test_threads_share_a_batcher(pymq_cluster: Cluster) -> None:
         assert batcher.unanswered_count == 0
     assert len(receipts) == 4004
     check(pymq_cluster, receipts)
+
+
+def test_the_loop_has_turns_while_a_thread_hands_over(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2000
+    with (
+        blocking.Producer(pymq_cluster.name_server) as producer,
+        blocking.Batcher(producer) as batcher,
+    ):
+        producer.send(Message("T", b"first"))
+        take = batcher._made._take
+
+        def take_slowly(*handed: Any) -> None:
+            time.sleep(0.001)
+            take(*handed)
+
+        monkeypatch.setattr(batcher._made, "_take", take_slowly)
+        futures = [batcher.send_nowait(Message("T", b"%d" % number)) for number in range(count)]
+        assert producer.queues("T")  # the loop answers that
+        assert not futures[-1].done(), "only when it had taken everything"
+        batcher.flush()
+        assert all(future.done() for future in futures)
+        check(pymq_cluster, {b"%d" % n: future.result() for n, future in enumerate(futures)})
+
+
+def test_closing_a_blocking_producer_sends_what_was_handed_over(pymq_cluster: Cluster) -> None:
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        producer.send(Message("T", b"first"))
+        batcher = blocking.Batcher(producer)
+        futures = [batcher.send_nowait(Message("T", b"%d" % number)) for number in range(20_000)]
+    check(pymq_cluster, {b"%d" % n: future.result(1) for n, future in enumerate(futures)})
 
 
 def test_nothing_acknowledged_is_lost_when_brokers_go_and_come_back() -> None:

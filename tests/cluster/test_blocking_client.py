@@ -1,6 +1,5 @@
 """BlockingClient and Admin against pymq's own name server and broker."""
 
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -61,12 +60,6 @@ def bodies_of(
         found += [record.body for record in decode_records(chunk.buffer, verify=True)]
     assert position == end
     return found
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def test_what_is_sent_is_pulled(client: BlockingClient, queue: MessageQueue) -> None:
@@ -311,7 +304,7 @@ def test_what_cannot_be_sent(client: BulkClient, queue: MessageQueue) -> None:
 
 
 def test_a_name_server_that_is_down(cluster: Cluster, queue: MessageQueue) -> None:
-    dead = free_address()
+    dead = closed_address()
     with BlockingClient([dead, cluster.name_server]) as client:
         assert client.write_queues(queue.topic) == [queue]
     text = rf"no name server of {dead} answers: no connection to {dead}"

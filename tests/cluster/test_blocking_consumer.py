@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.handling import handle_until
 
 from pymq import blocking
 from pymq.client.threaded import consumer as threaded
@@ -31,7 +32,7 @@ def test_blocking_consumer(pymq_cluster: Cluster) -> None:
             if len(numbers) == 100:
                 break
     with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
-        rest = [int(message.body) for message in consumer.messages(timeout_s=1)]
+        rest = [int(message.body) for message in consumer.messages(timeout_s=5)]
         assert len(consumer.assignment) == 5
     assert sorted(numbers + rest) == list(range(200))
     consumer.close()
@@ -53,7 +54,7 @@ def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Clu
             raise ValueError("not 2")
 
     with threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
-        consumer.run(handler, timeout_s=1)
+        handle_until(consumer, handler, lambda: sum(tries.values()) == 6)
     assert tries == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}
 
 
@@ -69,7 +70,7 @@ def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster:
         for _ in consumer:
             raise ZeroDivisionError
     with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
-        assert sorted(int(m.body) for m in consumer.messages(timeout_s=1)) == list(range(5))
+        assert sorted(int(m.body) for m in consumer.messages(timeout_s=5)) == list(range(5))
 
 
 def send_to_one_queue(name_server: str, count: int) -> None:
@@ -93,7 +94,7 @@ def test_ctrl_c_loses_nothing_that_was_taken(
             patched.setattr(LoopThread, "call", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.receive()
-        assert [int(m.body) for m in consumer.messages(timeout_s=1)] == list(range(20))
+        assert [int(m.body) for m in consumer.messages(timeout_s=5)] == list(range(20))
 
 
 def test_ctrl_c_interrupts_a_blocking_consumer(pymq_cluster: Cluster) -> None:

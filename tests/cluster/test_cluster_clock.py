@@ -200,7 +200,7 @@ def test_nobody_is_taken_for_dead(cluster: Cluster) -> None:
         assignment = consumer.assignment
         cluster.clock.advance(10 * 24 * HOUR_S)
         assert consumer.assignment == assignment
-        producer.send(Message("T", b"after"), deadline_s=1)
+        producer.send(Message("T", b"after"), deadline_s=SOON_S)
         soon(lambda: seen == [b"before", b"after"])
         consumer.close()
         running.join(30)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.cluster.running import run
+from tests.handling import handle_until
 
 from pymq import Consumer, Message, Producer, ReceivedMessage, blocking
 from pymq.errors import ClientClosed
@@ -33,7 +34,7 @@ def test_messages_topics_and_lag() -> None:
         consumer = blocking.Consumer(cluster.name_server, "g", from_where="earliest")
         with consumer.subscribe("T"):
             seen: list[ReceivedMessage] = []
-            consumer.run(seen.append, timeout_s=2.0)
+            handle_until(consumer, seen.append, lambda: len(seen) == 20)
         assert len(seen) == 20
         assert (cluster.lag("g"), cluster.lag("g", "T"), cluster.lag("other")) == (0, 0, None)
         producer.send(Message("T", b"one more"))
@@ -60,7 +61,7 @@ def test_dead_letters_of_two_brokers() -> None:
             cluster.name_server, "g", from_where="earliest", max_reconsume_times=1
         )
         with consumer.subscribe("T"):
-            consumer.run(handle, timeout_s=1.5)
+            handle_until(consumer, handle, lambda: len(cluster.dead_letters("g")) == 8)
         dead = cluster.dead_letters("g")
         assert sorted(one.body for one in dead) == [b"%d" % number for number in range(8)]
         assert {one.topic for one in dead} == {"T"} and cluster.topics() == ["T"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.cluster.running import run
 from tests.cluster.scenarios import receive, send_numbers, wait_until
+from tests.handling import handle_until_async
 
 from pymq import (
     ConsumeHook,
@@ -157,6 +158,7 @@ def test_hooks_see_turns_of_loops(pymq_cluster: Cluster) -> None:
 @pytest.mark.parametrize("handler", [settle, settle_later])
 def test_the_trace_tells_of_every_call(handler: Any) -> None:
     delays = {"delay_levels_ms": (100,) * 18}
+    recorder = Recorder()
     with Cluster(broker={"trace_topic": True}, store_settings=delays) as cluster:
 
         async def work() -> None:
@@ -166,10 +168,13 @@ def test_the_trace_tells_of_every_call(handler: Any) -> None:
                     for number in range(4)
                 ]
             consumer = Consumer(
-                cluster.name_server, "g", from_where="earliest", trace_topic=TRACE_TOPIC
+                *(cluster.name_server, "g"),
+                from_where="earliest",
+                trace_topic=TRACE_TOPIC,
+                hooks=[recorder],
             )
             async with consumer.subscribe("T"):
-                await consumer.run(handler, timeout_s=2)
+                await handle_until_async(consumer, handler, lambda: len(recorder.outcomes) == 6)
             lines: list[list[str]] = []
             keys: set[str] = set()
             reader = Consumer(cluster.name_server, "t", from_where="earliest")
@@ -213,8 +218,7 @@ def test_a_trace_that_cannot_be_written_harms_no_message(
             pymq_cluster.name_server, "g", from_where="earliest", trace_topic="SCHEDULE_TOPIC_XXXX"
         )
         async with consumer.subscribe("T"):
-            await consumer.run(settle_later, timeout_s=1)
-            assert not consumer.backlog_count
+            await handle_until_async(consumer, settle_later, lambda: not consumer.backlog_count)
 
     with caplog.at_level(logging.WARNING):
         run(work())

@@ -130,7 +130,7 @@ def test_blocking(pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptu
             local_offsets_dir=str(tmp_path),
         ).subscribe("T")
         with consumer:
-            found = list(consumer.messages(timeout_s=1.5))
+            found = list(consumer.messages(timeout_s=5))
         assert len(found) == expected
     assert [one.name for one in tmp_path.iterdir()] == ["127.0.0.1@DEFAULT"], "as in Java"
 

@@ -14,6 +14,7 @@ from tests.administration import admin_of
 from tests.cluster.in_order import KEYS, OrderLog, send_keys
 from tests.cluster.running import ask, run
 from tests.cluster.scenarios import wait_until
+from tests.handling import handle_until
 
 from pymq import blocking
 from pymq.client import operations
@@ -477,9 +478,9 @@ def test_blocking_runs_keep_the_order(
     ).subscribe("T")
     with consumer:
         if batch_size is None:
-            consumer.run(one_message, timeout_s=3)
+            handle_until(consumer, one_message, lambda: log.has_all(COUNT))
         else:
-            consumer.run(several, batch_size=batch_size, timeout_s=3)
+            handle_until(consumer, several, lambda: log.has_all(COUNT), batch_size=batch_size)
     assert (log.wrong, log.again_count) == ([], 0)
     assert log.has_all(COUNT)
     assert batch_size is None or batch_size in sizes

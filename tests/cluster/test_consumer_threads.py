@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from tests.administration import admin_of
+from tests.handling import handle_until
 
 from pymq import blocking
 from pymq.client.sockets.blocking_client import BlockingClient
@@ -281,7 +282,7 @@ def test_a_blocking_consumer_awaits_async_handlers(pymq_cluster: Cluster) -> Non
         handled.append(int(message.body))
 
     with consumer_of(name_server) as consumer:
-        consumer.run(handler, timeout_s=1)
+        handle_until(consumer, handler, lambda: len(handled) == 20)
     assert sorted(handled) == list(range(20))
     assert threads == {"pymq consumer"}
     assert lag(name_server) == 0

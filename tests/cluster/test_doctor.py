@@ -1,9 +1,13 @@
 """``pymq doctor``, and what it says of each thing that can be wrong."""
 
 import json
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +17,8 @@ import pytest
 from tests.cluster.cli_processes import pymq
 from tests.cluster.played import closed_address
 
-from pymq import blocking
+from pymq import Network, blocking
+from pymq.errors import ConsumerNotOnline
 from pymq.net.recognition import recognized
 from pymq.protocol.bodies import GroupConfig, MessageQueue
 from pymq.protocol.codes import Permission
@@ -148,6 +153,61 @@ def test_a_group_that_does_not_consume(cluster: Cluster) -> None:
             assert f"pymq message at stands {hung.queue_offset}" in found["lag"][0]["advice"]
             other = doctor(name_server, "--topic", "Orders2", "--group", "readers", status=1)
             assert "none subscribes to 'Orders2' (but to" in other["group"][0]["text"]
+
+
+def test_members_that_subscribe_differently_or_are_silent(cluster: Cluster) -> None:
+    with blocking.Admin(cluster.name_server) as admin:
+        admin.topics.create("parts", queue_count=2)
+    consumers = [
+        blocking.Consumer(
+            cluster.name_server, "parted", network=Network(instance_name=f"member-{number}")
+        ).subscribe("parts", tags)
+        for number, tags in enumerate(("a || b", "b||a", "c"))
+    ]
+    wanted = ("--group", "parted")
+    with consumers[0], consumers[1]:
+        (well,) = doctor(cluster.name_server, *wanted, status=0)["group"]
+        assert well["text"] == "'parted' has members: 2"
+        with consumers[2] as other:
+            _, wrong = doctor(cluster.name_server, *wanted, status=1)["group"]
+            assert "subscribe differently" in wrong["text"]
+            assert f"{other.client_id}: parts (c)" in wrong["text"]
+            assert all(one.client_id in wrong["text"] for one in consumers)
+            assert "groups of their own" in wrong["advice"]
+
+
+def test_a_member_whose_process_is_stopped(cluster: Cluster) -> None:
+    code = (
+        "import sys, pymq.blocking as b\n"
+        "with b.Consumer(sys.argv[1], 'stopped').subscribe('parts') as consumer:\n"
+        "    print(consumer.client_id, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with (
+        blocking.Admin(cluster.name_server) as admin,
+        subprocess.Popen(
+            [sys.executable, "-c", code, cluster.name_server],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as member,
+    ):  # fmt: skip
+        assert member.stdout is not None
+        client_id = member.stdout.readline().strip()
+        end_s = time.monotonic() + 30
+        while not admin.groups.members("stopped").connections:
+            assert time.monotonic() < end_s
+        with pytest.raises(ConsumerNotOnline, match="has no member 'nobody' now"):
+            admin.groups.running_info("stopped", "nobody")
+        found = admin.groups.running_info("stopped", client_id, stacks=True)
+        assert {one.topic for one in found.subscriptions} == {"parts", "%RETRY%stopped"}
+        assert "MainThread" in (found.stacks or "")
+        member.send_signal(signal.SIGSTOP)
+        try:
+            _, silent = doctor(cluster.name_server, "--group", "stopped", status=1)["group"]
+        finally:
+            member.send_signal(signal.SIGCONT)
+            member.communicate(timeout=30)
+    assert silent["text"] == f"member {client_id} of 'stopped' does not answer its broker"
+    assert "is stopped, or hangs" in silent["advice"]
 
 
 def test_all_is_well_in_words(cluster: Cluster) -> None:

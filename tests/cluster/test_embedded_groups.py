@@ -1,5 +1,6 @@
 """``pymq.testing.Cluster`` with several brokers, and with several of each name."""
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -7,11 +8,14 @@ from pathlib import Path
 import pytest
 from tests.administration import admin_of
 
+from pymq.broker.run import Run
 from pymq.client.operations import SendStatus
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientClosed, ConfigurationError, RequestTimeout, StoreMismatch
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
+from pymq.store import StoreConfig
+from pymq.store.inspection import check_store
 from pymq.testing import Cluster, members
 
 
@@ -160,6 +164,32 @@ def test_a_broker_that_may_not_be_the_master_does_not_start_alone(
         cluster.start_broker(broker_id=2)
         cluster.start_broker(broker_id=1)
         cluster.wait_in_sync()
+
+
+def test_a_broker_that_stops_while_its_role_changes_closes_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all brokers of a group do that are stopped together, but for its master."""
+    is_ending = threading.Event()
+    close = Run.close
+
+    async def slow_close(run: Run) -> None:
+        if run._store_config.root_path.name == "2":
+            is_ending.set()
+            await asyncio.sleep(2.0)
+        await close(run)
+
+    with Cluster(tmp_path, replicas=2) as cluster:
+        with BlockingClient(cluster.name_server) as client:
+            client.send(Message("T", b"x"))
+            cluster.wait_in_sync()
+        monkeypatch.setattr(Run, "close", slow_close)
+        cluster.stop_broker(broker_id=1)
+        assert is_ending.wait(30), "the slave is to be the master"
+        cluster.stop_broker(broker_id=2)
+    for number in (1, 2):
+        report = check_store(StoreConfig(root_path=tmp_path / "broker-a" / str(number)))
+        assert report.is_whole and report.clean_stop, list(report.findings.groups())
 
 
 def test_a_broker_that_is_not_named_is_not_guessed() -> None:

@@ -28,6 +28,8 @@ from pymq.store.inspection import check_store
 COMMIT, ROLLBACK = int(MessageFlag.TRANSACTION_COMMIT), int(MessageFlag.TRANSACTION_ROLLBACK)
 DEADLINE_S = 60.0
 ROUNDS, HALVES = 40, 12
+#: From here on the numbers of requests that end halves; the lower bits are the half's.
+FIRST_END = 1 << 20
 #: What a half message may say besides; most say nothing.
 MORE = ("",) * 30 + (
     "TAGS\x01t\x02", "TAGS\x01a\x02TAGS\x01\u4e2d\x02", "KEYS\x01k1 k2\x02", "DELAY\x0118\x02",
@@ -54,6 +56,8 @@ class Script:
         self.count = 0
         #: Whether all is usual now: anything else sends a whole run to the ordinary handlers.
         self.is_usual = True
+        #: Whether ends are to be answered, which they usually are not.
+        self.is_last = False
 
     def half(self) -> bytes:
         rng, number = self.rng, self.count
@@ -93,7 +97,7 @@ class Script:
             changes["commitLogOffset"] = str(half.physical_offset + 1)
         elif kind < 0.05:
             changes["producerGroup"] = "other"
-        return end_frame(1 << 20 | half.number, **changes)
+        return end_frame(FIRST_END | half.number, flag=0 if self.is_last else 2, **changes)
 
     def some_ends(self) -> list[bytes]:
         rng = self.rng
@@ -114,8 +118,9 @@ async def played(root: Path, seed: int) -> tuple[Any, Any]:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
         decoder = FrameDecoder()
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             script.is_usual = script.rng.random() < 0.6
+            script.is_last = number == ROUNDS - 1
             numbers = range(script.count, script.count + HALVES)
             frames = [script.half() for _ in numbers]
             ends = script.some_ends()
@@ -123,14 +128,15 @@ async def played(root: Path, seed: int) -> tuple[Any, Any]:
                 frames.insert(script.rng.randrange(len(frames) + 1), end)
             writer.write(b"".join(frames))
             answers: list[Command] = []
-            while len(answers) < HALVES:
+            # The last ones are answered, so that all of them have had their effect.
+            while len(answers) < HALVES + script.is_last * len(ends):
                 data = await asyncio.wait_for(reader.read(1 << 16), DEADLINE_S)
                 answers += [one for one in decoder.feed(data) if isinstance(one, Command)]
             for answer in sorted(answers, key=lambda one: one.opaque):
                 found = dict(answer.fields or {})
                 physical = int(found.pop("msgId", "0")[16:] or "0", 16)
                 said.append((answer.opaque, answer.code, answer.remark, found))
-                if answer.code == 0:
+                if answer.code == 0 and answer.opaque < FIRST_END:
                     half = Half(answer.opaque, int(found["queueOffset"]), physical)
                     script.halves.append(half)
         writer.close()

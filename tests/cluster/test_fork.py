@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.children import in_child
+from tests.handling import handle_until
 
 from pymq import ClientMisplaced, Message, Network, ReceivedMessage, blocking
 from pymq.client.threaded.loop_thread import LoopThread
@@ -173,7 +174,7 @@ def test_what_is_under_way_in_the_parent_stays_there(cluster: Cluster) -> None:
         producer.send_batch([Message("T", b"%d" % number) for number in range(5)])
     consumer = blocking.Consumer(cluster.name_server, "g", from_where="earliest").subscribe("T")
     with consumer:
-        messages = consumer.messages(timeout_s=1)
+        messages = consumer.messages(timeout_s=5)
         first = next(messages)
 
         def go_on() -> list[str]:
@@ -405,5 +406,8 @@ def test_a_handler_in_a_child(cluster: Cluster) -> None:
             child = in_child(handle)
             assert isinstance(child, list) and set(child) <= {"T"}, child
             ours: list[bytes] = []
-            consumer.run(lambda message: ours.append(message.body), timeout_s=3)
-        assert len(ours) + len(child) >= 21
+            handle_until(
+                consumer,
+                lambda message: ours.append(message.body),
+                lambda: len(ours) + len(child) >= 21,
+            )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.handling import handle_until
 from tests.readme import NAME_SERVER, PROJECT, blocks
 
 from pymq import Message, ReceivedMessage, blocking
@@ -160,6 +161,13 @@ def test_handlers_of_all_kinds_are_told_apart(
 ) -> None:
     """Many at a time, in threads and in tasks: no record has the fields of another message."""
     log = logging.getLogger("shop")
+    sizes: list[int] = []
+
+    def own() -> list[logging.LogRecord]:
+        return [record for record in records if record.name == "shop"]
+
+    def failures() -> list[logging.LogRecord]:
+        return [record for record in records if "mq_error" in record.__dict__]
 
     def plain(message: ReceivedMessage) -> None:
         for _ in range(3):
@@ -172,6 +180,7 @@ def test_handlers_of_all_kinds_are_told_apart(
             await asyncio.sleep(0.001)
 
     def several(messages: list[ReceivedMessage]) -> None:
+        sizes.append(len(messages))
         assert message_fields()["mq_batch_count"] == len(messages)
         log.info("%s", messages[0].message_id)
 
@@ -185,22 +194,27 @@ def test_handlers_of_all_kinds_are_told_apart(
         group = f"log-{number}"
         name_server = pymq_cluster.name_server
         consumer = blocking.Consumer(name_server, group, from_where="earliest").subscribe("logged")
+        expected = 3 * 40 * (number + 1)
         with consumer:
-            consumer.run(logged(handler, group=group), concurrency=16, timeout_s=1)
+            handle_until(
+                consumer,
+                logged(handler, group=group),
+                lambda: len(own()) == expected,  # noqa: B023 - it is called in this turn
+                concurrency=16,
+            )
     consumer = blocking.Consumer(
         pymq_cluster.name_server, "log-batch", from_where="earliest"
     ).subscribe("logged")
     with consumer:
-        consumer.run(logged(several), batch_size=8, timeout_s=1)
+        handle_until(consumer, logged(several), lambda: sum(sizes) == 40, batch_size=8)
     consumer = blocking.Consumer(
         pymq_cluster.name_server, "log-fail", from_where="earliest"
     ).subscribe("logged")
     with consumer:
-        consumer.run(logged(failing, group="log-fail"), timeout_s=1)
-    own = [record for record in records if record.name == "shop"]
-    assert len(own) > 2 * 40 * 3
-    assert all(record.getMessage() == record.__dict__["mq_message_id"] for record in own)
-    failed = [record for record in records if "mq_error" in record.__dict__]
+        handle_until(consumer, logged(failing, group="log-fail"), lambda: len(failures()) == 40)
+    assert len(own()) > 2 * 40 * 3
+    assert all(record.getMessage() == record.__dict__["mq_message_id"] for record in own())
+    failed = failures()
     assert len(failed) == 40 and all(record.levelname == "ERROR" for record in failed)
     assert message_fields() == {}
 
@@ -222,7 +236,8 @@ def test_structlog_gets_the_fields(pymq_cluster: Cluster) -> None:
         pymq_cluster.name_server, "structured", from_where="earliest"
     ).subscribe("structured")
     with consumer:
-        consumer.run(logged(lambda _: logger.info("seen", mq_tags="mine")), timeout_s=1)
+        handler = logged(lambda _: logger.info("seen", mq_tags="mine"))
+        handle_until(consumer, handler, lambda: events)
     logger.info("outside")
     assert (events[0]["mq_topic"], events[0]["mq_tags"]) == ("structured", "mine")
     assert events[1] == {"event": "outside"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.running import run
+from tests.handling import handle_until
 
 from pymq import (
     Batcher,
@@ -116,7 +117,7 @@ def test_a_group_consumes_retries_and_rejects(cluster: Cluster, orderly: bool) -
 
     with consumer:
         assert {queue.topic for queue in consumer.assignment} <= {topic, f"%RETRY%{group}"}
-        consumer.run(handle, timeout_s=2)
+        handle_until(consumer, handle, lambda: len(seen) == 9)  # one of them again
         with blocking.Admin(cluster.name_server, network=SHOP) as admin:
             assert {one.client_id for one in admin.groups.members(group).connections} == {
                 consumer.client_id
@@ -164,7 +165,11 @@ def test_queues_are_divided_by_the_names_that_the_user_knows(cluster: Cluster, h
     )
     handled: list[bytes] = []
     with consumer.subscribe(topic):
-        consumer.run(lambda message: handled.append(message.body), timeout_s=2)
+        handle_until(
+            consumer,
+            lambda message: handled.append(message.body),
+            lambda: handled.count(b"odd") == len(listed),
+        )
     assert handled.count(b"odd") == len(listed) and b"even" not in handled
     assert how == "by_config" or seen == {topic, f"%RETRY%g-{how}"}
 
@@ -179,7 +184,7 @@ def test_two_namespaces_and_none_are_apart(cluster: Cluster) -> None:
             cluster.name_server, "everyone", from_where="earliest", network=network
         )
         with consumer.subscribe("apart"):
-            found = [message.body for message in consumer.messages(timeout_s=1.0)]
+            found = [message.body for message in consumer.messages(timeout_s=5)]
         assert found == [str(space).encode()]
 
 
@@ -220,11 +225,12 @@ def test_questions_are_answered(cluster: Cluster) -> None:
         def handle(message: ReceivedMessage) -> None:
             answering.reply(message, message.body.upper())
 
-        thread = threading.Thread(target=lambda: consumer.run(handle, timeout_s=5))
+        thread = threading.Thread(target=consumer.run, args=(handle,))
         thread.start()
         try:
             assert producer.request(Message("asked", b"word"), deadline_s=15).body == b"WORD"
         finally:
+            consumer.close()
             thread.join()
 
 

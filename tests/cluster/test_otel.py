@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.cluster.running import run
+from tests.handling import handle_until
 from tests.readme import User, blocks
 
 from pymq import Consumer, Message, Producer, PymqError, ReceivedMessage, blocking
@@ -54,7 +55,8 @@ def test_one_trace_from_the_sender_to_the_handler(pymq_cluster: Cluster, spans: 
 
     consumer = blocking.Consumer(pymq_cluster.name_server, "g", from_where="earliest")
     with consumer.subscribe("T"):
-        consumer.run(traced(handle, group="g", provider=spans.provider), timeout_s=3)
+        traced_handle = traced(handle, group="g", provider=spans.provider)
+        handle_until(consumer, traced_handle, lambda: len(attempts) == 2)
     (checkout,), (create,), (send,) = map(spans.named, ("checkout", "create T", "send T"))
     failed, processed = spans.named("process T")
     assert len({one.context.trace_id for one in (checkout, create, send, failed, processed)}) == 1

@@ -1,10 +1,10 @@
 """A producer whose name servers or brokers are away, silent or wrong."""
 
 import asyncio
-import socket
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
+from tests.cluster.played import closed_address
 from tests.cluster.running import run
 
 from pymq.client.consuming.consumer import Consumer
@@ -24,22 +24,15 @@ from pymq.protocol.message import Message
 from pymq.testing.cluster import Cluster
 
 
-@pytest.fixture
-def closed_address() -> str:
-    """An address at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def test_all_name_servers_down_are_named(closed_address: str) -> None:
+def test_all_name_servers_down_are_named() -> None:
     async def test() -> None:
-        producer = Producer(f"{closed_address};localhost:1")
+        closed = closed_address()
+        producer = Producer(f"{closed};localhost:1")
         for _ in range(2):
             with pytest.raises(ConnectionFailed) as failed:
                 await producer.start()
         await producer.close()
-        assert f"no name server of {closed_address}, localhost:1 answers" in str(failed.value)
+        assert f"no name server of {closed}, localhost:1 answers" in str(failed.value)
 
     run(test())
 
@@ -97,9 +90,11 @@ def test_a_silent_name_server_is_passed_over_at_the_start(pymq_cluster: Cluster)
     run(test())
 
 
-def test_one_name_server_of_several_is_enough(closed_address: str, pymq_cluster: Cluster) -> None:
+def test_one_name_server_of_several_is_enough(pymq_cluster: Cluster) -> None:
+    closed = closed_address()
+
     async def test() -> None:
-        async with Producer([closed_address, pymq_cluster.name_server]) as producer:
+        async with Producer([closed, pymq_cluster.name_server]) as producer:
             await producer.send(Message("T", b"x"))
 
     run(test())
@@ -147,9 +142,9 @@ def test_topics_asked_for_at_the_same_time_reach_the_name_server_that_is_left(
     run(test())
 
 
-def test_a_topic_that_nobody_knows_names_who_was_asked_and_who_could_not_be(
-    closed_address: str,
-) -> None:
+def test_a_topic_that_nobody_knows_names_who_was_asked_and_who_could_not_be() -> None:
+    closed = closed_address()
+
     class Newborn(FakeBroker):
         def on_command(self, connection: ServerConnection, command: Command) -> None:
             connection.respond(command, command.reply(17, "no topic route"))
@@ -157,13 +152,13 @@ def test_a_topic_that_nobody_knows_names_who_was_asked_and_who_could_not_be(
     async def test() -> None:
         async with (
             Newborn() as newborn,
-            Producer([closed_address, newborn.address], retries=0) as producer,
+            Producer([closed, newborn.address], retries=0) as producer,
         ):
             with pytest.raises(RouteNotFound) as unknown:
                 await producer.send(Message("T", b"x"))
         text = str(unknown.value)
-        assert f"[{closed_address}, {newborn.address}]" in text
-        assert f"could be asked: cannot connect to {closed_address}" in text
+        assert f"[{closed}, {newborn.address}]" in text
+        assert f"could be asked: cannot connect to {closed}" in text
 
     run(test())
 
@@ -198,15 +193,17 @@ def test_many_short_lived_producers_use_all_queues() -> None:
     run(test())
 
 
-def test_an_advertised_address_that_cannot_be_reached_is_explained(closed_address: str) -> None:
+def test_an_advertised_address_that_cannot_be_reached_is_explained() -> None:
+    closed = closed_address()
+
     async def test() -> None:
         async with (
-            FakeBroker("far", advertise=closed_address) as broker,
+            FakeBroker("far", advertise=closed) as broker,
             Producer(broker.address, retries=1) as producer,
         ):
             with pytest.raises(ConnectionFailed) as failed:
                 await producer.send(Message("T", b"x"))
-        for part in ("topic 'T'", "broker 'far'", closed_address, "brokerIP1"):
+        for part in ("topic 'T'", "broker 'far'", closed, "brokerIP1"):
             assert part in str(failed.value)
 
     run(test())

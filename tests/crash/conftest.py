@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import ROUNDS_OF_A_TEST
 from tests.disks import in_memory
 from tests.unit.store.stores import close_left_stores
-
-#: More of them are asked for in the long run only.
-ROUNDS_OF_A_TEST = 25
 
 
 @pytest.fixture(autouse=True)

@@ -134,7 +134,8 @@ def check_commits(events: Sequence[CommitEvent]) -> list[str]:
 
     What is told is not below any commit that was acknowledged before the question, and was
     committed by somebody. One consumer commits ascending offsets, one after the other. Brokers
-    save offsets from time to time: when all have died, they may be any that were committed.
+    save offsets from time to time: when all have died, they may be any that were committed, and
+    so may one be that was answered before, and whose answer was looked at afterwards.
 
     Args:
         events: in their order.
@@ -146,15 +147,19 @@ def _check_commits(events: Sequence[CommitEvent]) -> Iterator[str]:
     begun: dict[str, set[int]] = {}
     settled: dict[str, int] = {}
     floors: dict[str, int] = {}
+    was_open_at_death = False
     for event in events:
         match event:
             case CommitBegun(queue, offset):
                 begun.setdefault(queue, set()).add(offset)
+                was_open_at_death = False
             case Committed(queue, offset):
-                settled[queue] = max(offset, settled.get(queue, -1))
+                if not was_open_at_death:
+                    settled[queue] = max(offset, settled.get(queue, -1))
             case AllDied():
                 settled.clear()
                 floors.clear()
+                was_open_at_death = True
             case QueryBegun(queue):
                 floors[queue] = settled.get(queue, -1)
             case Queried(queue, found):

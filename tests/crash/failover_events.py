@@ -166,14 +166,17 @@ class Events:
     def _kill(self, *names: str) -> None:
         victims = [self._group.brokers[name] for name in names]
         for victim in victims:
-            kill_and_sometimes_again(victim, self._chance)
-        if len(victims) == len(self._group.brokers):
-            self._all_died()
+            kill_and_sometimes_again(victim, self._chance, self._tell_if_all_died)
         self._pause()
         for victim in self._chance.sample(victims, len(victims)):
             victim.spawn()
         for victim in victims:
             victim.wait_ready()
+
+    def _tell_if_all_died(self) -> None:
+        """Say it each time: one that is killed twice may have served alone in between."""
+        if not any(broker.is_running for broker in self._group.brokers.values()):
+            self._all_died()
 
     def _freeze(self, name: str) -> None:
         broker = self._group.brokers[name]

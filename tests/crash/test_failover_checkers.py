@@ -82,6 +82,7 @@ COMMITTED: list[CommitEvent] = [CommitBegun(Q, 5), Committed(Q, 5)]
         [*COMMITTED, CommitBegun(Q, 9), *QUESTION, Queried(Q, 5)],
         [*COMMITTED, QueryBegun("a/1"), Queried("a/1", None)],
         [*COMMITTED, *QUESTION, AllDied(), Queried(Q, None)],
+        [CommitBegun(Q, 5), AllDied(), Committed(Q, 5), *QUESTION, Queried(Q, None)],
     ],
 )
 def test_commits_that_stay(events: Sequence[CommitEvent]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.crash.conftest import ROUNDS_OF_A_TEST
+from tests.conftest import ROUNDS_OF_A_TEST
 from tests.crash.failover_events import CUTS, EVENTS, events_of
 from tests.crash.failover_run import Setup, run_failover
 from tests.crash.java_sender import VERSION

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.pops import PopConsumer, PoppedMessage
-from tests.crash.conftest import ROUNDS_OF_A_TEST
+from tests.conftest import ROUNDS_OF_A_TEST
 from tests.crash.pop_order_history import LastPop, last_pop
 from tests.crash.pop_run import OFFSETS, TABLES, Asked, PopRun, command
 from tests.unit.store.stores import HOST, FakeClock

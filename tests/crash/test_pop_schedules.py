@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.pops import PopConsumer, PoppedMessage
-from tests.crash.conftest import ROUNDS_OF_A_TEST
+from tests.conftest import ROUNDS_OF_A_TEST
 from tests.crash.pop_model import (
     TOPIC,
     FlightKey,

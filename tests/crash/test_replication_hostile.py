@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 from tests.cluster.hostile_slaves import Attacked, lie, send_mutated
+from tests.conftest import ROUNDS_OF_A_TEST
 
 pytestmark = pytest.mark.crash
 
 #: For each round of the other tests: 100,000 frames in all.
 MUTATED, LIES = 100, 1
-#: What ``./build.sh test`` asks for.
-SHORT_ROUNDS = 25
 
 
 @pytest.mark.parametrize("settings", [{}, {"secret": "a secret of the tests"}], ids=str)
 def test_nothing_that_hostile_peers_say_confirms_a_message(
     tmp_path: Path, seed: int, crash_rounds: int, settings: dict[str, Any]
 ) -> None:
-    if crash_rounds <= SHORT_ROUNDS:
+    if crash_rounds <= ROUNDS_OF_A_TEST:
         pytest.skip("tests/cluster/test_replication_hostile.py does this")
     dice = random.Random(seed)
     with ExitStack() as stack:

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.conftest import ROUNDS_OF_A_TEST
 from tests.spark.standalone import SparkProcess, StandaloneCluster
 from tests.spark.test_standalone import COPY, START_S
 from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
@@ -22,8 +23,6 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 #: Victims, and how often each is chosen: a driver takes longest to come back.
 VICTIMS = {"python worker": 4, "executor": 2, "broker": 4, "frozen broker": 2, "driver": 1}
 KILLS = 200
-#: What ``./build.sh test`` asks for: too few for this test, whose like is in tests/spark.
-SHORT_ROUNDS = 25
 #: A driver that ends this often in a row without a fault copies nothing more.
 ENDS_MAX = 5
 
@@ -115,7 +114,7 @@ class Soak:
 
 
 def test_each_row_is_copied_once(tmp_path: Path, seed: int, crash_rounds: int) -> None:
-    if crash_rounds <= SHORT_ROUNDS:
+    if crash_rounds <= ROUNDS_OF_A_TEST:
         pytest.skip("for ./build.sh crash; tests/spark/test_standalone.py is the short form")
     home = tmp_path / "cluster"
     home.mkdir()

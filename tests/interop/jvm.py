@@ -161,6 +161,7 @@ class JavaClient:
             "-Xms64m", "-Xmx768m", "-XX:+UseSerialGC",
             *OPEN_MODULES,
             f"-Duser.home={self.home}",
+            f"-Djava.io.tmpdir={self.home}",
             f"-Drocketmq.home.dir={self.home}",
             f"-Drocketmq.client.logRoot={self.home / 'logs'}",
             f"-Dlogback.configurationFile={self.home / 'logback.xml'}",

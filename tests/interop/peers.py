@@ -7,14 +7,17 @@ again: port and store stay.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import os
 import random
 import shutil
 import socket
 import struct
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -46,8 +49,11 @@ _DISK_OPTIONS: Final = (
 )
 # Below the kernel's range for outgoing connections, which could otherwise take a port
 # between our looking and the peer's listening.
-_PORTS: Final = range(15_000, 32_000)
+#: In blocks, the third port of which is given away: the peers use those beside it, too.
+_PORTS: Final = range(15_000, 32_000, 4)
 _PORT_ATTEMPTS: Final = 200
+#: Processes that share a test run; each has ports of its own, see ``build.sh``.
+_WORKERS_MAX: Final = 4
 
 _ROUTE_BY_TOPIC: Final = 105
 _ROUTE_TIMEOUT_S: Final = 3.0
@@ -297,15 +303,32 @@ class _Home:
 def free_port(*offsets: int) -> int:
     """Return a port p such that p + each offset is free on loopback at this moment.
 
+    Args:
+        offsets: -2 to 1.
+
     Raises:
         PeerFailed: none found.
     """
-    chooser = random.SystemRandom()  # two test runs must not walk through the same ports
+    assert all(-2 <= offset <= 1 for offset in offsets)
+    blocks = _blocks()
     for _ in range(_PORT_ATTEMPTS):
-        port = chooser.choice(_PORTS)
+        port = next(blocks) + 2
         if all(_is_free(port + offset) for offset in offsets):
             return port
     raise PeerFailed(f"no free port p with p + {offsets} free in {_PORTS} (tried {_PORT_ATTEMPTS})")
+
+
+@functools.cache
+def _blocks() -> Iterator[int]:
+    """Yield first ports of blocks, in any order, each one before any comes again.
+
+    A server that is stopped wants its port back: nobody else may have got it meanwhile, neither in
+    this process nor in another one of the run.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    blocks = list(_PORTS[worker % _WORKERS_MAX :: _WORKERS_MAX])
+    random.SystemRandom().shuffle(blocks)  # two test runs must not walk through the same ports
+    return itertools.cycle(blocks)
 
 
 def wait_for_route(

@@ -84,7 +84,8 @@ class JavaProcess:
 
     Args:
         name: how errors call it.
-        home: existing directory; the child's working directory, ``user.home`` and ROCKETMQ_HOME.
+        home: existing directory; the child's working directory, ``user.home`` and ROCKETMQ_HOME,
+            and where its temporary files are: Netty leaves those of a certificate behind.
         command: everything after ``java``: options, class path, main class, arguments.
         environment: added to ours.
     """
@@ -98,7 +99,13 @@ class JavaProcess:
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                [str(java_executable()), f"-Duser.home={home}", *OPEN_MODULES, *command],
+                [
+                    str(java_executable()),
+                    f"-Duser.home={home}",
+                    f"-Djava.io.tmpdir={home}",
+                    *OPEN_MODULES,
+                    *command,
+                ],
                 cwd=home,
                 env={**environ, "ROCKETMQ_HOME": str(home)},
                 stdin=subprocess.DEVNULL,

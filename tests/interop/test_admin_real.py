@@ -14,7 +14,7 @@ from tests.interop.java_client import JavaPushConsumer
 from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 
-from pymq import blocking
+from pymq import ReceivedMessage, blocking
 from pymq.client.administration.offsets import OffsetChange
 from pymq.errors import BrokerSystemError, GroupNotExist, MessageNotFound, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
@@ -144,6 +144,10 @@ def test_java_members_go_where_a_reset_sends_them(
     client = java_client(cluster.broker.version)
     with JavaPushConsumer(client, group, cluster.name_server.address, topic) as consumer:
         consumer.wait_count(4)
+        (member,) = admin.groups.members(group).connections
+        info = admin.groups.running_info(group, member.client_id, stacks=True)
+        assert topic in {one.topic for one in info.subscriptions}
+        assert {one.topic for one in info.queues} >= {topic} and info.stacks
         assert len(admin.groups.members(group).connections) == 1
         queue = MessageQueue(topic, cluster.broker.name, 0)
         eventually(
@@ -254,3 +258,42 @@ def test_operators_see_what_a_member_is_at(
     lines = [line for line in everyone.splitlines() if member.client_id in line]
     assert any("V5_3_3" in line for line in lines), everyone
     assert not any("Failed" in line or "not same" in line for line in lines), everyone
+
+
+def test_operators_have_a_member_handle_a_message_now(
+    cluster: RealCluster,
+    admin: blocking.Admin,
+    topic: str,
+    java_client: Callable[[str], JavaClient],
+) -> None:
+    """By way of official brokers, with the official tool."""
+    name_server, group = cluster.name_server.address, f"told-{uuid.uuid4().hex[:12]}"
+    with blocking.Producer(name_server) as producer:
+        receipts = [producer.send(Message(topic, body)) for body in (b"good", b"bad")]
+    seen: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        if len(seen) > 2 and message.body == b"bad":
+            raise ValueError("no such account")
+
+    consumer = blocking.Consumer(name_server, group, from_where="earliest").subscribe(topic)
+    running = threading.Thread(target=lambda: consumer.run(handle))
+    with consumer:
+        running.start()
+        eventually(lambda: len(seen) == 2, "both are handled")
+        (member,) = admin.groups.members(group).connections
+        mqadmin = Mqadmin(java_client(cluster.broker.version))
+        whom = ["-g", group, "-d", member.client_id]
+        if not cluster.broker.version.startswith("4."):
+            whom += ["-t", topic]
+        told = [
+            mqadmin.run(name_server, "queryMsgById", "-i", str(one.offset_message_id), *whom)
+            for one in receipts
+        ]
+        consumer.close()
+        running.join(DEADLINE_S)
+    assert sorted(seen[2:]) == [b"bad", b"good"]
+    assert "consumeResult=CR_SUCCESS" in told[0], told[0]
+    assert "consumeResult=CR_THROW_EXCEPTION" in told[1], told[1]
+    assert "ValueError: no such account" in told[1]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.administration import admin_of
 from tests.cluster.test_testing_docs import WITH_ENGINE, files, run_in
+from tests.handling import handle_until
 from tests.interop.engine import NoEngine, build_image, engine, remove_image
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_scenarios import ClientFactory
@@ -55,7 +56,7 @@ def test_our_client_reaches_it_at_the_first_try(container_class: type[PymqContai
         consumer = blocking.Consumer(container.name_server, "g", from_where="earliest")
         seen: list[bytes] = []
         with consumer.subscribe("T"):
-            consumer.run(lambda message: seen.append(message.body), timeout_s=2)
+            handle_until(consumer, lambda message: seen.append(message.body), lambda: seen)
         assert seen == [b"x"]
 
 

@@ -50,7 +50,11 @@ Pair: TypeAlias = tuple[str, Callable[[], None]]
 @contextmanager
 def real_pair() -> Iterator[Pair]:
     with (
-        RealNameServer(NEW, scanNotActiveBrokerInterval=HOUR_S * 1000) as name_server,
+        RealNameServer(
+            NEW,
+            scanNotActiveBrokerInterval=HOUR_S * 1000,
+            serverChannelMaxIdleTimeSeconds=HOUR_S,
+        ) as name_server,
         RealBroker(NEW, [name_server.address]),
         RealBroker(NEW, [name_server.address], brokerName="broker-b") as second,
     ):

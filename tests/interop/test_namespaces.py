@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.handling import handle_until
 from tests.interop.conftest import RealCluster
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
 
-from pymq import Message, Network, blocking
+from pymq import Message, Network, ReceivedMessage, blocking
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.testing import Cluster
@@ -100,7 +101,13 @@ def test_both_sides_share_a_namespace(
         name_server, "rejecting", from_where="earliest", network=network
     ).subscribe("orders")
     with rejecting:
-        rejecting.run(lambda message: message.reject("not wanted"), timeout_s=1)
+        rejected: list[bytes] = []
+
+        def reject(message: ReceivedMessage) -> None:
+            rejected.append(message.body)
+            message.reject("not wanted")
+
+        handle_until(rejecting, reject, lambda: len(rejected) == 2)
     with JavaPushConsumer(
         client, "undertakers", name_server, "%DLQ%rejecting", Namespace=space
     ) as theirs:
@@ -138,7 +145,9 @@ def test_members_of_a_namespace_divide_the_queues_alike(
             time.sleep(0.1)
         for number, queue in enumerate(producer.queues(topic) * 4):
             producer.send(Message(topic, b"%d" % number), queue=queue)
-        consumer.run(lambda message: ours.append(message.body), timeout_s=3)
+        handle_until(
+            consumer, lambda message: ours.append(message.body), lambda: len(ours) == 16
+        )
         found = ours + [message.body for message in theirs.wait_count(16)]
     assert sorted(map(int, found)) == list(range(32))
 

@@ -103,7 +103,6 @@ def bodies(client: BlockingClient, name: str) -> Counter[bytes]:
     ("kind", "other"),
     some(
         [("pymq", "pymq"), ("pymq", "java"), ("java", "pymq"), ("java", "java")],
-        ("pymq", "pymq"),
         ("pymq", "java"),
         ("java", "pymq"),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from tests.interop.peers import RealBroker, RealNameServer
 from tests.shop.in_process import migrated, open_shop
 from tests.shop.test_story import LATE, QUICK
 
-from pymq import Admin
+from pymq import Admin, RouteNotFound
 from shop.settings import PAY_WAYS
 from shop.story.__main__ import lines
 from shop.story.tale import Plan, tell
@@ -25,11 +26,10 @@ from shop.topics import ORDER_TOPIC, PAY_TOPIC
 pytestmark = pytest.mark.interop
 
 VERSION = "5.3.3"
-ORDERS = 150
+ORDERS = 80
 KILLS = 4
 #: A broker asks soon what became of a transaction, because the story does not take long.
 CHECK_AFTER_MS, CHECK_EACH_MS = 2_000, 3_000
-BROKER_LIVES_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,13 @@ class Pair:
     brokers: tuple[RealBroker, ...]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pair() -> Iterator[Pair]:
-    """The first of them is killed in each story."""
+    """The first of them is killed in the story.
+
+    Nothing else is there: what was delayed in one story comes when it is over, and another shop
+    would be told of orders that it does not have.
+    """
     with RealNameServer(VERSION) as server, ExitStack() as stack:
         brokers = [
             stack.enter_context(
@@ -59,9 +63,9 @@ def pair() -> Iterator[Pair]:
         yield Pair(server.address, tuple(brokers))
 
 
-@pytest.mark.parametrize("pay_by", PAY_WAYS)
-def test_a_story_on_rocketmq(pair: Pair, pay_by: str, tmp_path: Path, seed: int) -> None:
-    """Services and the relay are killed at random, and a broker once."""
+def test_a_story_on_rocketmq(pair: Pair, tmp_path: Path, seed: int) -> None:
+    """Services, the relay and a broker are killed; the seed decides how is paid."""
+    pay_by = random.Random(seed).choice(PAY_WAYS)
     plan = Plan(
         orders=ORDERS,
         kills=KILLS,
@@ -74,9 +78,8 @@ def test_a_story_on_rocketmq(pair: Pair, pay_by: str, tmp_path: Path, seed: int)
 
     async def main() -> None:
         story = asyncio.create_task(tell(plan, tmp_path))
-        while not (tmp_path / "relay.log").exists() and not story.done():
-            await asyncio.sleep(0.1)
-        await asyncio.wait([story], timeout=BROKER_LIVES_S)
+        while "broker-a" not in await used_brokers(pair) and not story.done():
+            await asyncio.sleep(0.2)
         assert not story.done(), "it was over before the broker died"
         await asyncio.to_thread(pair.brokers[0].kill)
         await asyncio.to_thread(pair.brokers[0].start)
@@ -84,12 +87,19 @@ def test_a_story_on_rocketmq(pair: Pair, pay_by: str, tmp_path: Path, seed: int)
         print(f"PAY_BY={pay_by}", *lines(plan, outcome), sep="\n")
         assert not outcome.problems, "\n".join(outcome.problems)
         assert outcome.report.orders["paid"] > ORDERS // 3
-        async with Admin(pair.name_server) as admin:
-            bounds = await admin.topics.status(ORDER_TOPIC) | await admin.topics.status(PAY_TOPIC)
-            used = {queue.broker_name for queue, one in bounds.items() if one.max_offset > 0}
-            assert used == {"broker-a", "broker-b"}
+        assert await used_brokers(pair) == {"broker-a", "broker-b"}
 
     asyncio.run(main())
+
+
+async def used_brokers(pair: Pair) -> set[str]:
+    """Return the brokers that have messages of the shop."""
+    async with Admin(pair.name_server) as admin:
+        try:
+            bounds = await admin.topics.status(ORDER_TOPIC) | await admin.topics.status(PAY_TOPIC)
+        except RouteNotFound:
+            return set()
+    return {queue.broker_name for queue, one in bounds.items() if one.max_offset > 0}
 
 
 def test_javas_client_reads_orders(java_client: ClientFactory, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 
-ORDERS = 150
+ORDERS = 80
 KILL_EACH_S = 6.0
 
 

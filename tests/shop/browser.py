@@ -191,11 +191,12 @@ class Visitor:
                 pass
             self.page.evaluate("() => new Promise((done) => setTimeout(done, 50))")
 
-    def picture(self, name: str) -> None:
-        """Make a picture for the README, if that is wanted."""
+    def picture(self, name: str, part: str | None = None) -> None:
+        """Make a picture of the page, or of a part, for the README, if that is wanted."""
         if PICTURES:
             Path(PICTURES).mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=Path(PICTURES) / f"{name}.png")
+            shown = self.page if part is None else self.page.locator(part)
+            shown.screenshot(path=Path(PICTURES) / f"{name}.png")
 
     def close(self) -> None:
         """Close the window. The console has had nothing to say."""

@@ -7,12 +7,13 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from tests.interop.peers import free_port
 
 #: An account that owns nothing, for servers that refuse to run as root.
 NOBODY = "nobody"
@@ -81,9 +82,7 @@ class Loopback:
             self._account = {
                 "user": account.pw_uid, "group": account.pw_gid, "extra_groups": []
             }
-        with socket.socket() as listener:
-            listener.bind((self.listen, 0))
-            self.port: int = listener.getsockname()[1]
+        self.port: int = free_port(0)
         self.listen_port = self.port
         self._process: subprocess.Popen[bytes] | None = None
 

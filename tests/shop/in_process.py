@@ -31,22 +31,22 @@ from shop.topics import ORDER_TOPIC, PAY_TOPIC
 from shop.web import create_app
 
 SETTLE_S = 40.0
-ATTEMPT_S = 1.5  # of a customer: far less than stale_s
+ATTEMPT_S = 3.0  # of a customer: far less than stale_s
 #: The levels at which consumers get messages again: at once, nearly.
 RETRY_MS = 100
 QUICK = Settings(
     unpaid_s=3600.0,
-    stale_s=8.0,
+    stale_s=12.0,
     lease_s=1.0,
     retry_s=0.0,
-    call_timeout_s=0.5,
-    call_deadline_s=2.5,
+    call_timeout_s=0.7,
+    call_deadline_s=8.0,
     relay_s=0.02,
     close_s=0.2,
     sqlite_sync="normal",
     urls={name: f"http://{name}" for name in DEFINITIONS},
 )
-LATE_S = 0.8  # longer than call_timeout_s
+LATE_S = 1.0  # longer than call_timeout_s
 
 
 def quick_cluster() -> Cluster:

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,18 @@ from playwright.sync_api import Browser, expect
 from tests.shop import browser as windows
 from tests.shop.browser import PHONE, WIDE, RunningTown, Visitor, order_id_of
 
+from pymq import Admin, Message, Producer
 from shop.audit import audit
 from shop.settings import Settings
+from shop.topics import FIGURES_TOPIC, Figure
 
 Visit = Callable[..., Visitor]
 SETTINGS = replace(
-    Settings(), call_timeout_s=4.0, call_deadline_s=5.0, stale_s=15.0, sqlite_sync="normal"
+    Settings(), call_timeout_s=4.0, call_deadline_s=9.0, stale_s=15.0, sqlite_sync="normal"
 )
 SETTLE_S = 60.0
+#: By how many pixels a page has to be scrolled sideways.
+TOO_WIDE = "() => document.documentElement.scrollWidth - window.innerWidth"
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +210,7 @@ def test_the_page_is_away(visit: Visit, town: RunningTown) -> None:
 
 def test_a_phone_and_the_keyboard(visit: Visit) -> None:
     ann = visit(PHONE)
-    wide = "() => document.documentElement.scrollWidth - window.innerWidth"
-    assert ann.page.evaluate(wide) <= 0
+    assert ann.page.evaluate(TOO_WIDE) <= 0
 
     def press_tab_until(label: str) -> None:
         for _ in range(200):
@@ -231,9 +235,50 @@ def test_a_phone_and_the_keyboard(visit: Visit) -> None:
     press_tab_until(f"Pay order {order_id[-8:]}")
     ann.page.keyboard.press("Enter")
     expect(ann.row(order_id)).to_have_class("paid")
-    assert ann.page.evaluate(wide) <= 0
+    assert ann.page.evaluate(TOO_WIDE) <= 0
     ann.page.evaluate("scrollTo(0, 0)")
     ann.picture("phone")
+
+
+def test_the_chart(visit: Visit, town: RunningTown) -> None:
+    ann, ben = visit(), visit(PHONE)
+    chart = ann.page.locator("#chart")
+    expect(ann.page.locator("#figures")).to_contain_text("There are no figures yet")
+    town.do(write_figures(town.town.settings.broker))
+    expect(chart).to_be_visible()
+    expect(ann.page.locator("#figures")).not_to_contain_text("There are no figures yet")
+    title = chart.locator("rect title").filter(has_text=re.compile(r"^\d\d:\d\d tea: 120.00$"))
+    expect(title).to_have_count(1)
+    bar = title.locator("xpath=..").bounding_box()
+    whole = chart.bounding_box()
+    assert bar is not None and whole is not None
+    assert bar["width"] > 5 and bar["height"] > 20
+    assert whole["y"] < bar["y"] and bar["y"] + bar["height"] < whole["y"] + whole["height"]
+    expect(chart).to_contain_text("cancelled")
+    expect(ben.page.locator("#chart")).to_be_visible()
+    assert ben.page.evaluate(TOO_WIDE) <= 0
+    ann.page.locator("#figures").scroll_into_view_if_needed()
+    ann.picture("figures", "#figures")
+
+
+async def write_figures(broker: str) -> None:
+    """Write what the job would write of twenty minutes."""
+    now_ms = time.time_ns() // 60_000_000_000 * 60_000
+    async with Admin(broker) as admin:
+        await admin.topics.create(FIGURES_TOPIC, queue_count=2)
+    async with Producer(broker) as producer:
+        for number in range(20):
+            for goods, price, sold in (
+                ("tea", 20, (6, 5, 3, 4, 2)), ("cup", 12, (3, 7, 4)), ("pot", 89, (1, 0, 0, 1))
+            ):  # fmt: skip
+                paid = sold[number % len(sold)]
+                figure = Figure(
+                    minute=now_ms - (19 - number) * 60_000, goods_id=goods, paid=paid,
+                    turnover=Decimal(price * paid + number), confirmed=paid + number % 2,
+                    converted=paid, cancelled=(number + price) % 4, as_of=1,
+                )  # fmt: skip
+                body = figure.json_text().encode()
+                await producer.send(Message(FIGURES_TOPIC, body, keys=goods), sharding_key=goods)
 
 
 def test_after_all_this_the_audit_is_green(visit: Visit, town: RunningTown) -> None:

@@ -25,10 +25,10 @@ GATHER_S, IDLE_S = 0.2, 0.5
 GATHER_BYTES = 1 << 19
 #: Pause after the index could not be written.
 RETRY_S = 1.0
-#: Share of the event loop's time that indexing may take, and how far behind it may take more.
-BUSY_SHARE = 0.1
-FAR_BEHIND_BYTES = 1 << 30
-FAR_BEHIND_SHARE = 0.5
+#: Of the time that the event loop has left over indexing takes this share, of all its time at least
+#: the second one, and the third one if it is so far behind that a query by key would wait for long.
+IDLE_SHARE, BUSY_SHARE, FAR_BEHIND_SHARE = 0.3, 0.03, 0.5
+FAR_BEHIND_BYTES = 4 << 30
 
 
 class KeyIndexing:
@@ -60,6 +60,7 @@ class KeyIndexing:
         self._tasks.start("steps", self._run())
 
     async def _run(self) -> None:
+        idle = 1.0
         while True:
             if self._wait_writable is not None:
                 await self._wait_writable()
@@ -67,13 +68,15 @@ class KeyIndexing:
             begun = time.perf_counter()
             self.step()
             behind = self._keys.behind_bytes
-            share = FAR_BEHIND_SHARE if behind > FAR_BEHIND_BYTES else BUSY_SHARE
+            share = max(IDLE_SHARE * idle, BUSY_SHARE)
+            if behind > FAR_BEHIND_BYTES:
+                share = FAR_BEHIND_SHARE
             pause_s = (time.perf_counter() - begun) * (1 / share - 1)
             if self._failure is not None:
                 pause_s = RETRY_S
             elif behind < GATHER_BYTES:
                 pause_s = max(pause_s, GATHER_S if behind else IDLE_S)
-            await asyncio.sleep(pause_s)
+            idle = await _pause(pause_s)
 
     async def _prefetch(self) -> None:
         """Have what the next step needs in memory, if that is possible."""
@@ -131,3 +134,11 @@ class KeyIndexing:
         """Stop; idempotent."""
         await self._tasks.close()
         await self._reading.close(lambda error: None)
+
+
+async def _pause(pause_s: float) -> float:
+    """Sleep; return for which share of that time this thread, that is the loop, did not work."""
+    begun, worked = time.perf_counter(), time.thread_time()
+    await asyncio.sleep(pause_s)
+    passed_s = time.perf_counter() - begun
+    return 1 - min((time.thread_time() - worked) / passed_s, 1.0) if passed_s else 0.0

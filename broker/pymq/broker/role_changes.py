@@ -71,6 +71,9 @@ class RoleChanges:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._said = SaidOnce(_log)
         self._tasks = Tasks("roles")
+        #: The end of the last run, which nothing cuts short.
+        self._endings = Tasks("end of a role")
+        self._ending: asyncio.Task[None] | None = None
         self._membership = Membership(
             config,
             replication,
@@ -228,10 +231,9 @@ class RoleChanges:
             return
         if run.store is not None:
             self._log_end = run.store.log_end
-        try:
-            await run.close()
-        except StoreError as error:
-            _log.error("the store was not closed as it should be: %s", error)
+        # In a task of its own: a broker that stops meanwhile ends this one, not the run's end.
+        self._ending = self._endings.start("run", _close(run))
+        await asyncio.wait([self._ending])
         if self._ha_socket is not None:
             _stop_listening(self._ha_socket)
 
@@ -265,15 +267,25 @@ class RoleChanges:
         """Leave the group, and end the run; idempotent.
 
         Raises:
-            StoreError: the last flush failed; everything is closed nevertheless.
+            StoreError: the last flush failed; everything is closed nevertheless. If the run was
+                ending anyway, that is logged.
         """
         await self._membership.close()
         await self._tasks.close()
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
         if not self._started.done():
             self._started.cancel()
         run, self._run = self._run, None
         if run is not None:
             await run.close()
+
+
+async def _close(run: Run) -> None:
+    try:
+        await run.close()
+    except StoreError as error:
+        _log.error("the store was not closed as it should be: %s", error)
 
 
 def _epochs_of(term: Term, epochs: Epochs, store: MessageStore) -> Epochs:

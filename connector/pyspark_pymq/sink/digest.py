@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pymq.columns.arrow_arrays import contents
-from pymq.protocol.hashes import crc32
-from pymq.protocol.record_batch import spans
+from pymq.protocol.crc32_batch import crc32_each
 
 _SUM_MASK = (1 << 64) - 1
 
@@ -37,8 +36,7 @@ class Digest:
         if not len(bodies):
             return Digest()
         text, start = contents(bodies)
-        each = map(text.data.__getitem__, spans(start[:-1], start[1:]))
-        crcs = np.fromiter(map(crc32, each), np.uint64, len(bodies))
+        crcs = crc32_each(text, start[:-1], start[1:]).view(np.uint64)
         sizes = np.diff(start).astype(np.uint64)
         checksum = int(_mixed(crcs | sizes << np.uint64(32)).sum(dtype=np.uint64))
         return Digest(len(bodies), len(text), checksum)

@@ -74,7 +74,8 @@ def alone(connection: Connection, name: str) -> Iterator[None]:
         try:
             yield
         finally:
-            connection.execute(text("SELECT RELEASE_LOCK(:lock)"), {"lock": lock["lock"]})
+            if not connection.invalidated:  # a connection that is lost has no lock any more
+                connection.execute(text("SELECT RELEASE_LOCK(:lock)"), {"lock": lock["lock"]})
     else:
         yield
 

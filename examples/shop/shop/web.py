@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from starlette.exceptions import HTTPException
 
 from pymq import Consumer, PymqError
-from shop.calls import Peer
+from shop.calls import Peer, open_http
 from shop.consuming import DEAD, IdempotentConsumer
 from shop.database import Database
 from shop.errors import Refused, Unavailable, shown
@@ -35,9 +35,6 @@ from shop.settings import PATIENT, Settings
 _log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-CONNECTIONS_MAX = 200
-#: Idle connections: httpx looks at each of them for each request.
-KEPT_COUNT = 16
 #: Messages that a group handles at a time; they share the database with the service's callers.
 CONCURRENCY = 4
 
@@ -86,13 +83,7 @@ def create_app(
         faults: what is to go wrong; by default what the settings say.
     """
     faults = faults or Faults(settings.faults, late_rate=settings.late_rate)
-    http = http or httpx.AsyncClient(
-        limits=httpx.Limits(
-            max_connections=CONNECTIONS_MAX, max_keepalive_connections=KEPT_COUNT
-        ),
-        timeout=None,
-        trust_env=False,
-    )
+    http = http or open_http()
     database = Database(settings.database_of(definition.name), sqlite_sync=settings.sqlite_sync)
     peers = {
         name: Peer(http, name, url.split(","), settings.call_timeout_s, settings.call_deadline_s)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+import time
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,13 @@ from tests.unit.store.stores import (
     record,
 )
 
-from pymq.broker.key_indexing import KeyIndexing
+from pymq.broker.key_indexing import (
+    BUSY_SHARE,
+    FAR_BEHIND_BYTES,
+    FAR_BEHIND_SHARE,
+    IDLE_SHARE,
+    KeyIndexing,
+)
 from pymq.errors import StoreError
 from pymq.store import Files, Keys, MessageStore
 
@@ -128,5 +135,63 @@ def test_a_prefetch_that_fails_is_left_to_the_step(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
         assert keys.finished >= 3
         await indexing.close()
+
+    asyncio.run(run())
+
+
+class TimedKeys:
+    """Steps of one millisecond, on a clock that only they and ``sleep`` move."""
+
+    def __init__(self, behind_bytes: int, busy: float) -> None:
+        self.behind_bytes = behind_bytes
+        self.now_s = self.worked_s = 100.0
+        self.pauses_s: list[float] = []
+        self._busy = busy
+
+    def begin_prefetch(self) -> None:
+        return None
+
+    def index_step(self) -> int:
+        self.now_s += 0.001
+        self.worked_s += 0.001
+        return 1
+
+    async def sleep(self, pause_s: float) -> None:
+        self.now_s += pause_s
+        self.worked_s += pause_s * self._busy
+        self.pauses_s.append(pause_s)
+        if len(self.pauses_s) == 3:
+            await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize(
+    ("busy", "behind_bytes", "share"),
+    [
+        (0.0, 1 << 30, IDLE_SHARE),
+        (0.5, 1 << 30, IDLE_SHARE / 2),
+        (1.0, 1 << 30, BUSY_SHARE),
+        (1.0, FAR_BEHIND_BYTES + 1, FAR_BEHIND_SHARE),
+    ],
+)
+def test_what_it_takes_of_the_loop_s_time(
+    monkeypatch: pytest.MonkeyPatch, busy: float, behind_bytes: int, share: float
+) -> None:
+    async def run() -> None:
+        keys = TimedKeys(behind_bytes, busy)
+        monkeypatch.setattr(time, "perf_counter", lambda: keys.now_s)
+        monkeypatch.setattr(time, "thread_time", lambda: keys.worked_s)
+        indexing = KeyIndexing(cast(Keys, keys))
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", keys.sleep)
+            indexing.start()
+            while len(keys.pauses_s) < 3:
+                await yielded()
+        await indexing.close()
+        assert keys.pauses_s[-1] == pytest.approx(0.001 * (1 / share - 1), rel=1e-3)
+
+    async def yielded() -> None:
+        passed = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(passed.set_result, None)
+        await passed
 
     asyncio.run(run())

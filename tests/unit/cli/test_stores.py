@@ -40,7 +40,7 @@ def root(whole: Path, tmp_path: Path) -> Path:
 def levels(tmp_path: Path) -> str:
     """Return a configuration file with the delays that the store was written with."""
     path = tmp_path / "broker.conf"
-    path.write_text("messageDelayLevel=7s 8s\nstorePathRootDir=/nowhere\n")
+    path.write_text("messageDelayLevel=7s 8s\nstorePathRootDir=/nowhere\ndiskFreeEnoughBytes=1\n")
     return str(path)
 
 

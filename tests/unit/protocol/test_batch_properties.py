@@ -13,6 +13,8 @@ PIECES = [
     *(b"DELAY\x01", b"DELAY", b"TRAN_MSG\x01true", b"TIMER_DELAY_SEC\x01", b"TIMER\x01x"),
     *(b"\x01", b"\x02", b"a", b"Dx\x01y\x02", b"TAGS\x01t\x02", b"KEYS\x01k\x02", b"\xc3\xa9"),
 ]
+#: Between the properties of two messages: these are put together before they are searched.
+FAR = b"-\x02DELAY\x013\x02TAGS\x01t" * 20
 
 
 def texts_of(texts: list[bytes], between: bytes) -> BatchProperties:
@@ -25,6 +27,9 @@ def texts_of(texts: list[bytes], between: bytes) -> BatchProperties:
 def check(texts: list[bytes], between: bytes) -> None:
     found = texts_of(texts, between).rows_with(NAMES)
     wanted = {name.decode() for name in NAMES}
+    for name in (b"KEYS", b"TAGS"):
+        there = any(part.startswith(name + b"\x01") for one in texts for part in one.split(b"\x02"))
+        assert texts_of(texts, between).has(name) == there
     expected = [
         (row, properties)
         for row, properties in enumerate(map(decode_properties, texts))
@@ -45,7 +50,7 @@ def check(texts: list[bytes], between: bytes) -> None:
         [b"", b"", b"TRAN_MSG\x01true\x02"],
     ],
 )
-@pytest.mark.parametrize("between", [b"", b"\x02", b"\x02DELAY\x013\x02", b"\x01" * 91, b"-" * 90])
+@pytest.mark.parametrize("between", [b"", b"\x02", b"\x02DELAY\x013\x02", b"\x01" * 91, FAR])
 def test_special_properties_are_found_where_they_are(texts: list[bytes], between: bytes) -> None:
     check(texts, between)
 
@@ -55,4 +60,4 @@ def test_random_texts(seed: int) -> None:
     for _ in range(1000):
         count = rng.randrange(1, 9)
         texts = [b"".join(rng.choices(PIECES, k=rng.randrange(5))) for _ in range(count)]
-        check(texts, b"".join(rng.choices(PIECES, k=rng.randrange(3))))
+        check(texts, FAR * rng.randrange(2) + b"".join(rng.choices(PIECES, k=rng.randrange(3))))

@@ -5,7 +5,12 @@ from pymq.client.administration.asking import Asking
 from pymq.client.group.group_progress import merged_connections
 from pymq.errors import ConsumerNotOnline, GroupNotExist
 from pymq.protocol.bodies import ConsumerConnections, GroupConfig
+from pymq.protocol.client_bodies import ConsumerRunningInfo
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.names import BUILT_IN_GROUPS, check_group
+
+#: Brokers wait 10 s for what a member answers.
+MEMBER_S = 12.0
 
 
 class Groups:
@@ -94,6 +99,10 @@ class Groups:
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
+        return merged_connections((await self._connections(group)).values())
+
+    async def _connections(self, group: str) -> dict[str, ConsumerConnections]:
+        """Return the live members that each master knows, by the master's name."""
         check_group(group)
         masters = await self._asking.masters()
 
@@ -102,4 +111,31 @@ class Groups:
 
         answers = await self._asking.answers(masters, ask)
         online = {n: one for n, one in answers.items() if not isinstance(one, ConsumerNotOnline)}
-        return merged_connections(self._asking.complete(ask().description, online).values())
+        return self._asking.complete(ask().description, online)
+
+    async def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False
+    ) -> ConsumerRunningInfo:
+        """Return what a member says that it is at: subscriptions, queues, settings.
+
+        Args:
+            group: its name.
+            client_id: of one of its ``members``.
+            stacks: also what each of its threads does.
+
+        Raises:
+            ConsumerNotOnline: no master knows the member.
+            BrokerSystemError: it is of a kind that does not answer, as pull consumers are.
+            BrokerError: with code 207 (CONSUME_MSG_TIMEOUT): it is silent.
+            PymqError: a master did not answer.
+        """
+        for name, known in (await self._connections(group)).items():
+            if any(one.client_id == client_id for one in known.connections):
+                address = (await self._asking.masters())[name]
+                asked = operations.running_info(group, client_id, stacks=stacks)
+                return await self._asking.one(address, asked, name=name, timeout_s=MEMBER_S)
+        raise ConsumerNotOnline(
+            f"group {group!r} has no member {client_id!r} now; `pymq group members {group}` lists "
+            "those it has",
+            code=ResponseCode.CONSUMER_NOT_ONLINE,
+        )

@@ -369,7 +369,8 @@ class Consumer(QueueControl):
             workers = ThreadWorkers(self._thread_inbox, calls, concurrency, self.group)
         self._worker_pools = [*(other for other in self._worker_pools if other.is_running), workers]
         try:
-            await workers.wait_end(timeout_s)
+            with self._parts.direct_calls.during(calls):
+                await workers.wait_end(timeout_s)
         finally:
             workers.stop()
 

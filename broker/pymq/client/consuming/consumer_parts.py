@@ -14,6 +14,7 @@ from pymq.client.consuming.consumer_config import (
     TIMES_MAX,
     ConsumerConfig,
 )
+from pymq.client.consuming.direct_calls import DirectCalls
 from pymq.client.consuming.local_offsets import FLUSH_S, LocalOffsets
 from pymq.client.consuming.member_answers import MemberAnswers
 from pymq.client.consuming.ordered_inbox import OrderedInbox
@@ -66,6 +67,7 @@ class ConsumerParts:
         thread_inbox: the way of messages to threads and back.
         held: the queues that are ours, and their readers.
         rebalance: finds the queues that are ours.
+        direct_calls: has messages handled of which an operator says so.
         is_closing: is nothing delivered any more?
     """
 
@@ -115,6 +117,7 @@ class ConsumerParts:
         self._answers = MemberAnswers(
             config, self.pool, self.held, self._consumer_data, self._may_deliver
         )
+        self.direct_calls = DirectCalls(config, self.pool)
         self._locks: QueueLocks | None = None
         if ordered is not None and not config.is_broadcasting:
             self._locks = self.held.locks = self._queue_locks(ordered)
@@ -145,6 +148,7 @@ class ConsumerParts:
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._group_reset,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._answer,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._answer,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
     def start_duties(self) -> None:
@@ -214,6 +218,9 @@ class ConsumerParts:
 
     def _answer(self, channel: AsyncChannel, request: Command) -> None:
         self._answers.answer(channel, request)
+
+    def _consume_directly(self, channel: AsyncChannel, request: Command) -> None:
+        self.direct_calls.answer(channel, request)
 
     def _group_reset(self, channel: AsyncChannel, request: Command) -> None:
         """A broker that keeps nothing of a reset itself tells all members to go on elsewhere."""

@@ -15,6 +15,7 @@ from pymq.client.consuming.handler import check_result, name_of
 from pymq.client.consuming.outcomes import Outcomes
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.net.said_once import SaidOnce
+from pymq.protocol.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,10 @@ class Calls:
         if self._takes_lists:
             return self.handler([delivery.message for delivery in deliveries])
         return self.handler(deliveries[0].message)
+
+    def call_alone(self, message: ReceivedMessage) -> object:
+        """Call the handler with a message that no queue has delivered. Raises what it raises."""
+        return self.handler([message] if self._takes_lists else message)
 
     def check_result(self, result: object) -> None:
         """Accept what the handler returned. Raises what ``handler.check_result`` does."""

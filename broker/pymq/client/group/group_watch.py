@@ -133,12 +133,13 @@ def differences(
             yield f"another one reads topic {topic!r}, this one does not"
         elif other is None:
             yield f"this one reads topic {topic!r}, another one does not"
-        elif _wanted(own) != _wanted(other):
+        elif wanted(own) != wanted(other):
             yield (
                 f"of topic {topic!r} this one wants {own.expression!r}, another one "
                 f"{other.expression!r}"
             )
 
 
-def _wanted(subscription: Subscription) -> object:
+def wanted(subscription: Subscription) -> tuple[str, frozenset[str] | str]:
+    """Return what tells a subscription from others to the same topic: its kind, and tags or SQL."""
     return subscription.expression_type or "TAG", subscription.tags or subscription.expression

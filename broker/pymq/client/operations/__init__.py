@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         delete_topic,
         group_table,
         groups_of_topic,
+        running_info,
         topic_config,
         topic_stats,
         topic_table,
@@ -102,7 +103,7 @@ else:
         "administration": (
             "broker_state clean_expired_queues consume_stats consumer_connections "
             "delete_expired_log delete_group delete_topic group_table "
-            "groups_of_topic topic_config topic_stats topic_table topics_of_group "
+            "groups_of_topic running_info topic_config topic_stats topic_table topics_of_group "
             "update_group update_topic"
         ),
         "pops": "Pop acknowledge change_invisible wait_popped",
@@ -184,6 +185,7 @@ __all__ = [
     "reset_members",
     "reset_queue",
     "route",
+    "running_info",
     "send_back",
     "show_sinks",
     "sink_state",

@@ -13,12 +13,14 @@ from pymq.protocol.bodies import (
     TopicStats,
     TopicTable,
 )
+from pymq.protocol.client_bodies import ConsumerRunningInfo
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.headers.groups import (
     ConsumerGroupRequest,
     ConsumeStatsRequest,
     DeleteGroupRequest,
     GroupRequest,
+    RunningInfoRequest,
 )
 from pymq.protocol.headers.topics import TopicConfigRequest, TopicRequest, UpdateTopicRequest
 from pymq.protocol.names import DEFAULT_TOPIC
@@ -138,6 +140,18 @@ def consumer_connections(group: str) -> Operation[ConsumerConnections]:
         request,
         f"the connections of group {group!r}",
         lambda response: ConsumerConnections.decode(response.body),
+    )
+
+
+def running_info(
+    group: str, client_id: str, *, stacks: bool = False
+) -> Operation[ConsumerRunningInfo]:
+    """What one member of a group says that it is at, by way of a broker (307)."""
+    header = RunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
+    return Plain(
+        new_request(RequestCode.GET_CONSUMER_RUNNING_INFO, header),
+        f"what member {client_id} of group {group!r} is at",
+        lambda response: ConsumerRunningInfo.decode(response.body),
     )
 
 

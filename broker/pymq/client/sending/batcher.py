@@ -16,13 +16,13 @@ Source: RocketMQ ProduceAccumulator.
 
 import asyncio
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.operations import check_send_topic
 from pymq.client.sending import send_encoding
+from pymq.client.sending.gathering import Answer, Gathering, Run
 from pymq.client.sending.placement import Placement, QueueSelector, placement
 from pymq.client.sending.producer import Producer
 from pymq.client.sending.receipts import SendReceipt
@@ -38,38 +38,6 @@ BATCH_COUNT_MAX = 1000
 BATCH_BYTES_MAX = 256 << 10
 #: Messages without a receipt.
 UNANSWERED_MAX = 100_000
-
-
-@dataclass(slots=True)
-class _Entry:
-    """One message of a batch to be."""
-
-    message: Message
-    body: bytes
-    message_id: str
-    where: Placement | None
-    future: asyncio.Future[SendReceipt]
-
-
-class _Gathering:
-    """What waits to be sent to one topic. ``busy``: placed messages of it are being sent."""
-
-    __slots__ = ("busy", "entries", "since_s", "size_bytes", "timer")
-
-    def __init__(self) -> None:
-        self.entries: list[_Entry] = []
-        self.size_bytes = 0
-        self.since_s = 0.0
-        self.timer: asyncio.TimerHandle | None = None
-        self.busy = False
-
-    def take(self) -> list[_Entry]:
-        """Return what has been gathered; nothing is left."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        entries, self.entries, self.size_bytes = self.entries, [], 0
-        return entries
 
 
 class Batcher:
@@ -117,8 +85,9 @@ class Batcher:
         self._bytes_max = min(bytes_max, config.body_bytes_max)
         self._window = SendWindow(unanswered_max, config.in_flight_bytes_max)
         #: By topic, and whether they have places of their own.
-        self._gathered: dict[tuple[str, bool], _Gathering] = {}
+        self._gathered: dict[tuple[str, bool], Gathering] = {}
         self._is_closed = False
+        self._take_all: Callable[[], Awaitable[None]] | None = None
         producer._batchers.add(self)
 
     async def __aenter__(self) -> Self:
@@ -136,11 +105,12 @@ class Batcher:
         """Fail what was gathered and not sent: the producer is closed."""
         self._is_closed = True
         for found in self._gathered.values():
-            _fail(found.take(), ClientClosed("the producer was closed before it was sent"))
+            self._fail(found.take(), ClientClosed("the producer was closed before it was sent"))
 
-    def _unlimited(self) -> None:
-        """Leave it to the caller to keep what is unanswered within limits."""
+    def _feed_from(self, take_all: Callable[[], Awaitable[None]]) -> None:
+        """Leave limits to a face for threads, and have it hand over what it has before a flush."""
         self._window = SendWindow(sys.maxsize, sys.maxsize)
+        self._take_all = take_all
 
     @property
     def unanswered_count(self) -> int:
@@ -178,18 +148,14 @@ class Batcher:
             TooManyPending: too much is unanswered; ``await wait_room()``.
             ClientClosed: batcher or producer are not open.
         """
-        if self._is_closed:
-            raise ClientClosed("the batcher is closed; make another one of its producer")
         if self._window.is_full:
             raise self._window.refusal()
-        send_encoding.check_message(message)
-        where = placement(queue, selector, sharding_key)
-        if message.delay_level or message.has_timer or is_retry_topic(message.topic):
-            send: MessageSend = self._maker.prepare(message, where, None)
-            alone = self._sender.begin(send)
-            self._count(alone, len(message.body))
-            return alone
-        return self._gather(message, where)
+        where = self._place(message, queue, selector, sharding_key)
+        if self._goes_alone(message):
+            return self._send_alone(message, where)
+        future: asyncio.Future[SendReceipt] = self._pool.loop.create_future()
+        self._gather(message, where, future)
+        return future
 
     async def wait_room(self) -> None:
         """Wait until another message may be taken.
@@ -201,44 +167,83 @@ class Batcher:
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until no message is without an answer."""
+        if self._take_all is not None:
+            await self._take_all()
         while self._window.count:
             for key in list(self._gathered):
                 self._go(key)
             await self._window.wait_idle()
 
+    # --- taking
+
+    def _take(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        sharding_key: str | None,
+        answer: Answer,
+    ) -> None:
+        """Take a message from a thread, which waits for room itself, and has its own future."""
+        where = self._place(message, queue, selector, sharding_key)
+        if self._goes_alone(message):
+            alone = self._send_alone(message, where)
+            alone.add_done_callback(lambda done: _copy(done, answer))
+        else:
+            self._gather(message, where, answer)
+
+    def _place(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        sharding_key: str | None,
+    ) -> Placement | None:
+        """Accept a message; return where it goes."""
+        if self._is_closed:
+            raise ClientClosed("the batcher is closed; make another one of its producer")
+        send_encoding.check_message(message)
+        return placement(queue, selector, sharding_key)
+
+    def _goes_alone(self, message: Message) -> bool:
+        return bool(message.delay_level) or message.has_timer or is_retry_topic(message.topic)
+
+    def _send_alone(
+        self, message: Message, where: Placement | None
+    ) -> asyncio.Future[SendReceipt]:
+        send: MessageSend = self._maker.prepare(message, where, None)
+        alone = self._sender.begin(send)
+        size_bytes = len(message.body)
+        self._window.begin(size_bytes)
+        alone.add_done_callback(lambda _: self._window.end(size_bytes))
+        return alone
+
     # --- gathering
 
-    def _gather(self, message: Message, where: Placement | None) -> asyncio.Future[SendReceipt]:
-        topic = message.topic
-        check_send_topic(topic)
-        (encoded,) = self._maker.encode_batches([message], where)
-        future: asyncio.Future[SendReceipt] = self._pool.loop.create_future()
-        entry = _Entry(message, encoded.body, encoded.unique_keys[0], where, future)
-        self._count(future, len(entry.body))
-        key = (topic, where is not None)
+    def _gather(self, message: Message, where: Placement | None, answer: Answer) -> None:
+        key = (message.topic, where is not None)
         found = self._gathered.get(key)
         if found is None:
-            self._gathered[key] = found = _Gathering()
-        if found.entries and found.size_bytes + len(entry.body) > self._bytes_max:
+            check_send_topic(message.topic)
+            self._gathered[key] = found = Gathering()
+        part, message_id = self._maker.encode_in_batch(message, where)
+        size_bytes = len(part)
+        self._window.begin(size_bytes)
+        if found.run.answers and found.run.size_bytes + size_bytes > self._bytes_max:
             self._go(key)
-        if not found.entries:
+        run = found.run
+        if not run.answers:
             found.since_s = self._pool.loop.time()
             found.timer = self._pool.loop.call_later(self._linger_s, self._go, key)
-        found.entries.append(entry)
-        found.size_bytes += len(entry.body)
-        if len(found.entries) >= self._count_max or found.size_bytes >= self._bytes_max:
+        run.add(message, part, message_id, where, answer)
+        if len(run.answers) >= self._count_max or run.size_bytes >= self._bytes_max:
             self._go(key)
-        return future
-
-    def _count(self, future: asyncio.Future[SendReceipt], size_bytes: int) -> None:
-        self._window.begin(size_bytes)
-        future.add_done_callback(lambda _: self._window.end(size_bytes))
 
     def _go(self, key: tuple[str, bool]) -> None:
         """Send what was gathered for a topic, unless it has to wait for what was sent before."""
         found = self._gathered[key]
         topic, is_placed = key
-        if found.busy or not found.entries:
+        if found.busy or not found.run:
             return
         since_s = found.since_s
         if not is_placed:
@@ -248,92 +253,94 @@ class Batcher:
             task = self._pool.spawn("batches", self._send_placed(topic, found, since_s))
             task.add_done_callback(lambda _: self._placed_sent(key))
         else:
-            _fail(found.take(), ClientClosed("the producer was closed meanwhile"))
+            self._fail(found.take(), ClientClosed("the producer was closed meanwhile"))
 
-    async def _send_placed(self, topic: str, found: _Gathering, since_s: float) -> None:
+    async def _send_placed(self, topic: str, found: Gathering, since_s: float) -> None:
         """Send messages to their queues, and wait until that is over."""
-        entries: list[_Entry] = []
         try:
             async with asyncio.timeout_at(since_s + self._config.deadline_s):
                 queues = await self._sender.topic_queues(topic)
-            entries = found.take()
-            by_queue: dict[MessageQueue, list[_Entry]] = {}
-            for entry in entries:
-                assert entry.where is not None
-                try:
-                    # A certain queue may be waited for; see ``TopicQueues.exactly``.
-                    queue = entry.where.queue or entry.where.choose(queues).queue
-                    by_queue.setdefault(queue, []).append(entry)
-                except PymqError as error:
-                    _fail([entry], error)
-            await asyncio.gather(
-                *(self._send_queue(queue, some, since_s) for queue, some in by_queue.items()),
-            )
         except PymqError as error:
-            _fail(entries or found.take(), error)
+            self._fail(found.take(), error)
+            return
         except TimeoutError:
-            _fail(found.take(), TooManyPending(f"topic {topic!r}: no route was found in time"))
+            self._fail(found.take(), TooManyPending(f"topic {topic!r}: no route was found in time"))
+            return
+        by_queue: dict[MessageQueue, Run] = {}
+        run = found.take()
+        for at, where in enumerate(run.wheres):
+            assert where is not None
+            try:
+                # A certain queue may be waited for; see ``TopicQueues.exactly``.
+                queue = where.queue or where.choose(queues).queue
+            except Exception as error:  # a selector is the user's
+                refused = Run()
+                run.move(at, refused)
+                self._fail(refused, error)
+            else:
+                run.move(at, by_queue.setdefault(queue, Run()))
+        await asyncio.gather(
+            *(self._send_queue(queue, some, since_s) for queue, some in by_queue.items()),
+        )
 
-    async def _send_queue(
-        self, queue: MessageQueue, entries: list[_Entry], since_s: float
-    ) -> None:
+    async def _send_queue(self, queue: MessageQueue, run: Run, since_s: float) -> None:
         """Send messages to one queue, one batch after the other; each error goes to its batch."""
         where = Placement(queue, None, None)
-        for some in self._batches(entries):
+        for some in run.split(self._count_max, self._bytes_max):
             try:
-                await asyncio.wait([self._send(some, where, since_s)])
+                sent = self._send(some, where, since_s)
             except PymqError as error:
-                _fail(some, error)
-
-    def _batches(self, entries: list[_Entry]) -> Iterator[list[_Entry]]:
-        """Yield what fits in one batch: much may have been gathered while others were sent."""
-        some: list[_Entry] = []
-        size = 0
-        for entry in entries:
-            size += len(entry.body)
-            if some and (size > self._bytes_max or len(some) >= self._count_max):
-                yield some
-                some, size = [], len(entry.body)
-            some.append(entry)
-        yield some
+                self._fail(some, error)
+            else:
+                await asyncio.wait([sent])
 
     def _placed_sent(self, key: tuple[str, bool]) -> None:
         found = self._gathered[key]
         found.busy = False
-        if found.entries and (found.timer is None or found.timer.when() <= self._pool.loop.time()):
+        if found.run and (found.timer is None or found.timer.when() <= self._pool.loop.time()):
             self._go(key)
 
     # --- sending
 
     def _send(
-        self, entries: list[_Entry], where: Placement | None, since_s: float
+        self, run: Run, where: Placement | None, since_s: float
     ) -> asyncio.Future[list[SendReceipt]]:
         send = self._maker.batch(
-            [entry.message for entry in entries],
-            b"".join([entry.body for entry in entries]),
-            [entry.message_id for entry in entries],
-            where,
-            since_s,
+            run.messages, b"".join(run.parts), run.message_ids, where, since_s
         )
         future = self._sender.begin(send)
-        future.add_done_callback(lambda done: _answer(entries, done))
+        future.add_done_callback(lambda done: self._answer(run, done))
         return future
 
+    def _answer(self, run: Run, done: asyncio.Future[list[SendReceipt]]) -> None:
+        """Hand the outcome of a batch to its messages."""
+        error = done.exception()
+        if error is not None:
+            self._fail(run, error)
+            return
+        for answer, receipt in zip(run.answers, done.result(), strict=True):
+            if not answer.done():
+                answer.set_result(receipt)
+        self._end(run)
 
-def _answer(entries: list[_Entry], done: asyncio.Future[list[SendReceipt]]) -> None:
-    """Hand the outcome of a batch to its messages."""
-    error = done.exception()
-    if error is not None:
-        _fail(entries, error)
-        return
-    for entry, receipt in zip(entries, done.result(), strict=True):
-        if not entry.future.done():
-            entry.future.set_result(receipt)
+    def _fail(self, run: Run, error: BaseException) -> None:
+        for answer in run.answers:
+            if not answer.done():
+                # Each its own: one exception raised in several places has all of their tracebacks.
+                own = error.retold(str(error)) if isinstance(error, PymqError) else error
+                answer.set_exception(own)
+        self._end(run)
+
+    def _end(self, run: Run) -> None:
+        """Make room. Together: a callback of each future would cost as much as sending it."""
+        self._window.end(run.size_bytes, len(run))
 
 
-def _fail(entries: list[_Entry], error: BaseException) -> None:
-    for entry in entries:
-        if not entry.future.done():
-            # Each its own: one exception raised in several places has all of their tracebacks.
-            own = error.retold(str(error)) if isinstance(error, PymqError) else error
-            entry.future.set_exception(own)
+def _copy(done: asyncio.Future[SendReceipt], answer: Answer) -> None:
+    """Hand the outcome of a message that went alone to who waits for it."""
+    if done.cancelled():
+        answer.set_exception(ClientClosed("the producer was closed meanwhile", sent=True))
+    elif (error := done.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())

@@ -21,6 +21,7 @@ from pymq.protocol.record import PROPERTIES_BYTES_MAX
 #: Strings longer than this leave the fast path and are measured in bytes.
 _SHORT_TEXT = PROPERTIES_BYTES_MAX // 12
 _INT32 = 1 << 31
+_pack_head, _pack_length = BATCH_HEAD.pack, BATCH_LENGTH.pack
 
 
 # -------------------------------------------------------------------------------- properties
@@ -247,45 +248,59 @@ def encode_batches(
     parts: list[bytes] = []
     keys: list[str] = []
     total = 0
-    pack_head, pack_length = BATCH_HEAD.pack, BATCH_LENGTH.pack
     for message, key in zip(messages, unique_keys, strict=False):
-        body = message.body
-        if type(body) is not bytes or not body:
-            body = check_body(body, message.topic, bytes_max)
-        if (
-            message.properties
-            or message.keys
-            or message.delay_level
-            or message.has_timer
-            or message.flag != 0
-            or system is not None
-        ):
-            properties = _batch_properties(message, key, system)
-        else:
-            try:
-                properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
-            except TypeError as error:
-                raise wrong_type(message, error) from error
-        size = BATCH_OVERHEAD_BYTES + len(body) + len(properties)
-        if total + size > bytes_max:
-            if size > bytes_max:
-                raise LocalProtocolError(
-                    f"message of {size} B in a batch to {message.topic!r}, expected at most "
-                    f"{bytes_max} (body_bytes_max)"
-                )
+        part = encode_in_batch(message, key, bytes_max, system)
+        total += len(part)
+        if total > bytes_max:
             batches.append(Batch(b"".join(parts), keys))
-            parts, keys, total = [], [], 0
-        total += size
+            parts, keys, total = [], [], len(part)
         keys.append(key)
-        parts += (
-            pack_head(size, 0, 0, message.flag, len(body)),
-            body,
-            pack_length(len(properties)),
-            properties,
-        )
+        parts.append(part)
     if keys:
         batches.append(Batch(b"".join(parts), keys))
     return batches
+
+
+def encode_in_batch(
+    message: Message, key: str, bytes_max: int, system: Mapping[str, str] | None = None
+) -> bytes:
+    """Return what the body of a batch has of a message.
+
+    Args:
+        message: not compressed.
+        key: its id.
+        bytes_max: of the body of the batch.
+        system: further system properties.
+
+    Raises:
+        LocalProtocolError: it cannot be sent in a batch.
+    """
+    body = message.body
+    if type(body) is not bytes or not body:
+        body = check_body(body, message.topic, bytes_max)
+    if (
+        message.properties
+        or message.keys
+        or message.delay_level
+        or message.delay_s
+        or message.deliver_at is not None
+        or message.flag != 0
+        or system is not None
+    ):
+        properties = _batch_properties(message, key, system)
+    else:
+        try:
+            properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
+        except TypeError as error:
+            raise wrong_type(message, error) from error
+    size = BATCH_OVERHEAD_BYTES + len(body) + len(properties)
+    if size > bytes_max:
+        raise LocalProtocolError(
+            f"message of {size} B in a batch to {message.topic!r}, expected at most "
+            f"{bytes_max} (body_bytes_max)"
+        )
+    head = _pack_head(size, 0, 0, message.flag, len(body))
+    return b"".join((head, body, _pack_length(len(properties)), properties))
 
 
 def encode_batch(messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int) -> Batch:

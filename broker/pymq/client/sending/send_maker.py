@@ -168,12 +168,19 @@ class SendMaker:
         if self._observer is not None:
             self._observer.before(messages)
         keys = [make(born_ms) for _ in messages]
-        system = None
-        if where is not None and where.sharding_key is not None:
-            system = {SHARDING_KEY: where.sharding_key}
         return send_encoding.encode_batches(
-            messages, keys, self._config.body_bytes_max, system=system
+            messages, keys, self._config.body_bytes_max, system=_system(where)
         )
+
+    def encode_in_batch(self, message: Message, where: Placement | None) -> tuple[bytes, str]:
+        """Return a message as part of the body of a batch, and its id. Raises as for several."""
+        if self._observer is not None:
+            self._observer.before((message,))
+        key = self._pool.unique_keys().next(self._clock.wall_ms())
+        part = send_encoding.encode_in_batch(
+            message, key, self._config.body_bytes_max, _system(where)
+        )
+        return part, key
 
     def batch(
         self,
@@ -211,3 +218,10 @@ class SendMaker:
         if self._observer is not None:
             self._observer.watch(messages, send)
         return send
+
+
+def _system(where: Placement | None) -> dict[str, str] | None:
+    """Return the system properties that a place in a batch comes to."""
+    if where is None or where.sharding_key is None:
+        return None
+    return {SHARDING_KEY: where.sharding_key}

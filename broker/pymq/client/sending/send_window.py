@@ -50,9 +50,9 @@ class SendWindow:
         if self._waiting and not self.is_full:
             self._wake_one()
 
-    def end(self, size_bytes: int) -> None:
-        """Count a send that is answered, and let the next one begin."""
-        self.count -= 1
+    def end(self, size_bytes: int, count: int = 1) -> None:
+        """Count what is answered, by default one send, and let the next one begin."""
+        self.count -= count
         self.size_bytes -= size_bytes
         if self._waiting and not self.is_full:
             self._wake_one()

@@ -56,6 +56,7 @@ class Groups(_Part[groups.Groups]):
     create = blocking(groups.Groups.create)
     delete = blocking(groups.Groups.delete)
     members = blocking(groups.Groups.members)
+    running_info = blocking(groups.Groups.running_info)
 
 
 class Offsets(_Part[offsets.Offsets]):

@@ -4,7 +4,9 @@ import asyncio
 import concurrent.futures
 import functools
 import threading
-from typing import Any, Self, TypeAlias
+import time
+from collections import deque
+from typing import Self, TypeAlias
 
 from pymq.client.sending import batcher as _batcher
 from pymq.client.sending.placement import QueueSelector
@@ -12,11 +14,21 @@ from pymq.client.sending.producer import Producer as _Asyncio
 from pymq.client.sending.receipts import SendReceipt
 from pymq.client.threaded.producer import Producer
 from pymq.client.threaded.thread_window import ThreadWindow
-from pymq.errors import ClientClosed, PymqError
+from pymq.errors import PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 
-_Future: TypeAlias = concurrent.futures.Future[SendReceipt]
+#: For so long at a time, and so many at a time, messages of threads are taken.
+TURN_S = 0.01
+TAKEN_COUNT = 100
+#: A message, its queue, selector and sharding key, and who waits for its receipt.
+_Handed: TypeAlias = tuple[
+    Message,
+    MessageQueue | None,
+    QueueSelector | None,
+    str | None,
+    concurrent.futures.Future[SendReceipt],
+]
 
 
 class Batcher:
@@ -54,11 +66,14 @@ class Batcher:
         """Gather for a producer; in a child made by ``fork`` it is another one than before."""
         self._producer = producer
         self._made = made = self._make(producer)
-        made._unlimited()
+        made._feed_from(self._take_all)
         self._room = ThreadWindow(self._unanswered_max, producer._config.in_flight_bytes_max)
         self._lock = threading.Lock()
         # Handed over together: to wake the loop for each message would cost more than to send it.
-        self._handed: list[tuple[Message, dict[str, Any], _Future]] = []
+        self._handed: deque[_Handed] = deque()
+        self._taken_count = 0
+        #: Will the loop look at what is handed over?
+        self._is_awaited = False
 
     def _check_process(self) -> None:
         producer = self._face._client
@@ -81,7 +96,7 @@ class Batcher:
         self._face._call(self._close(self._client))
 
     async def _close(self, client: _batcher.Batcher) -> None:
-        self._take()
+        await self._take_all()
         await client.close()
 
     @property
@@ -122,12 +137,11 @@ class Batcher:
         self._check_process()
         room = self._room
         room.wait_begin(size, self._limit_s, self._face._check_open)
-        future: _Future = concurrent.futures.Future()
+        future: concurrent.futures.Future[SendReceipt] = concurrent.futures.Future()
         future.add_done_callback(lambda _: room.end(size))
-        where = {"queue": queue, "selector": selector, "sharding_key": sharding_key}
         with self._lock:
-            is_first = not self._handed
-            self._handed.append((message, where, future))
+            self._handed.append((message, queue, selector, sharding_key, future))
+            is_first, self._is_awaited = not self._is_awaited, True
         if is_first:
             try:
                 self._face._soon(self._take)
@@ -138,39 +152,47 @@ class Batcher:
 
     def flush(self) -> None:
         """See the asyncio Batcher."""
-        self._face._call(self._flush(self._client))
+        self._face._call(self._client.flush())
 
-    async def _flush(self, client: _batcher.Batcher) -> None:
-        self._take()
-        await client.flush()
-
-    def _swap(self) -> list[tuple[Message, dict[str, Any], _Future]]:
+    def _swap(self, count_max: int) -> list[_Handed]:
+        """Return what is handed over, or some of it; none: who hands something over wakes us."""
         with self._lock:
-            handed, self._handed = self._handed, []
-        return handed
+            handed = self._handed
+            if not handed:
+                self._is_awaited = False
+            some = [handed.popleft() for _ in range(min(len(handed), count_max))]
+            self._taken_count += len(some)
+            return some
 
     def _take(self) -> None:
-        """Give to the batcher what threads have handed over. In the loop."""
-        for message, where, future in self._swap():
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                inner = self._made.send_nowait(message, **where)
-            except Exception as error:  # of a hook, for instance: it is for who sent the message
-                future.set_exception(error)
-            else:
-                inner.add_done_callback(functools.partial(_copy, future=future))
+        """Give to the batcher what threads have handed over, and more in the loop's next turn.
+
+        In the loop. A thread that does nothing else can hand over more in a second than the loop
+        takes in one: heartbeats and answers must not wait for all of it.
+        """
+        take = self._made._take
+        until_s = time.monotonic() + TURN_S
+        while some := self._swap(TAKEN_COUNT):
+            for handed in some:
+                future = handed[-1]
+                if not future.set_running_or_notify_cancel():
+                    continue
+                try:
+                    take(*handed)
+                except Exception as error:  # of a hook, for instance: for who sent the message
+                    future.set_exception(error)
+            if time.monotonic() >= until_s:
+                asyncio.get_running_loop().call_soon(self._take)
+                return
+
+    async def _take_all(self) -> None:
+        """Wait until the batcher has everything that was handed over before."""
+        with self._lock:
+            until_count = self._taken_count + len(self._handed)
+        while self._taken_count < until_count:
+            await asyncio.sleep(0)
 
     def _refuse(self, error: PymqError) -> None:
-        for _, _, future in self._swap():
-            future.set_exception(error)
-
-
-def _copy(inner: asyncio.Future[SendReceipt], future: _Future) -> None:
-    """Hand the outcome of a future of the loop to one of a thread."""
-    if inner.cancelled():
-        future.set_exception(ClientClosed("the producer was closed meanwhile", sent=True))
-    elif (error := inner.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(inner.result())
+        while some := self._swap(TAKEN_COUNT):
+            for handed in some:
+                handed[-1].set_exception(error)

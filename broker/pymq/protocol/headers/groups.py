@@ -107,6 +107,8 @@ class ConsumeDirectlyRequest(MemberRequest):
     #: The broker's, which says where the message is.
     message_id: str | None = wire("msgId", default=None)
     topic: str | None = None
+    #: Where the message lies; the broker says so when it passes this on to the member.
+    broker_name: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,8 +23,12 @@ from pymq.store.log.log_scan import Stop, follow_sizes
 
 _log = logging.getLogger(__name__)
 
-#: Read at once: fits into the processor's cache, and takes a few milliseconds.
-STEP_BYTES = 1 << 19
+#: What is read at once: a step has a cost of its own, so it is about so many records, which takes
+#: a millisecond or two. Of how many bytes these are, the records before them tell.
+STEP_RECORDS = 2_000
+STEP_BYTES_LEAST, STEP_BYTES_MAX = 1 << 19, 1 << 22
+#: Whether a piece is in memory is known by samples: to ask for all of it is to read it.
+_SAMPLE_BYTES, _SAMPLED_EVERY_BYTES = 1 << 9, 1 << 17
 
 
 class Indexer:
@@ -35,6 +39,7 @@ class Indexer:
         self._log = log
         self._index = index
         self._clock = clock
+        self._step_bytes = STEP_BYTES_LEAST
 
     def step(self, limit: int) -> int:
         """Index one piece of the log below a physical offset; return its size in bytes.
@@ -49,7 +54,7 @@ class Indexer:
         segment = log.segments.find(first)
         end = min(limit, segment.end)
         position = first - segment.first
-        data = self._files.pread(segment.fd, min(STEP_BYTES, end - first), position)
+        data = self._files.pread(segment.fd, min(self._step_bytes, end - first), position)
         starts, stop_at, stop = follow_sizes(memoryview(data), 0, len(data))
         if not len(starts) and stop is Stop.BAD:
             # A record that is larger than a piece, or damage.
@@ -59,6 +64,8 @@ class Indexer:
                 starts, stop_at, stop = follow_sizes(memoryview(data), 0, len(data))
         if len(starts):
             self._add(np.frombuffer(data, np.uint8)[:stop_at], starts, first)
+            wanted = stop_at * STEP_RECORDS // len(starts)
+            self._step_bytes = min(max(wanted, STEP_BYTES_LEAST), STEP_BYTES_MAX)
         if stop is Stop.BLANK:
             stop_at = segment.end - first
         elif not stop_at:
@@ -74,8 +81,12 @@ class Indexer:
         if first >= limit:
             return None
         segment = log.segments.find(first)
-        size, position = min(STEP_BYTES, limit - first, segment.end - first), first - segment.first
-        is_cached = self._files.is_cached(segment.fd, size, position)
+        size = min(self._step_bytes, limit - first, segment.end - first)
+        position = first - segment.first
+        is_cached = all(
+            self._files.is_cached(segment.fd, min(_SAMPLE_BYTES, position + size - at), at)
+            for at in range(position, position + size, _SAMPLED_EVERY_BYTES)
+        )
         log_part = None if is_cached else (segment.path, size, position)
         if newest is not None and (newest.has_slots or not newest.room):
             newest = None

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
-from pymq.protocol.hashes import crc32
+from pymq.protocol.crc32_batch import crc32_each
 from pymq.protocol.record import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -33,7 +33,7 @@ from pymq.protocol.record import (
     Record,
     decode_record,
 )
-from pymq.protocol.record_batch import Longs, RecordColumns, spans
+from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.protocol.record_crc import RecordCrc
 from pymq.protocol.record_crc_batch import check_record_crcs
 from pymq.store.files import Files
@@ -219,9 +219,8 @@ def ends_in_zeros(columns: RecordColumns) -> bool:
 
 def body_crcs_good(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     """Return which bodies fit their checksums."""
-    bodies = map(columns.buffer.data.__getitem__, spans(columns.body_start, columns.body_end))
-    found = np.fromiter(map(crc32, bodies), np.int64, len(columns)) & 0x7FFFFFFF
-    matches: npt.NDArray[np.bool_] = found == columns.body_crc
+    found = crc32_each(columns.buffer, columns.body_start, columns.body_end)
+    matches: npt.NDArray[np.bool_] = (found & 0x7FFFFFFF) == columns.body_crc
     return matches
 
 

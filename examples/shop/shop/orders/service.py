@@ -29,7 +29,8 @@ from shop.topics import (
 from shop.turns import Turns
 
 LIST_COUNT = 50
-CONFIRMS_AT_ONCE = 16
+#: On two cores as many orders a second as with 16, and callbacks are answered in half the time.
+CONFIRMS_AT_ONCE = 8
 TURN_S = 5.0
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -61,7 +61,6 @@ class Figures:
             for _, figure in sorted(goods.items())
         ]
 
-
     @property
     def unreadable(self) -> list[str]:
         """Where some messages are that the job could not read, the newest ones last."""

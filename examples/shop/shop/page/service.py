@@ -20,7 +20,7 @@ from fastapi.templating import Jinja2Templates
 from markupsafe import Markup
 from pydantic import Field
 
-from shop.calls import Peer
+from shop.calls import Peer, open_http
 from shop.columns import new_id
 from shop.errors import Refused, ShopError, shown
 from shop.money import text
@@ -112,7 +112,7 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
         settings: of the shop.
         http: reaches the services; closed at the end. By default over the network.
     """
-    http = http or httpx.AsyncClient(timeout=None, trust_env=False)
+    http = http or open_http()
     peers = {
         name: Peer(
             http, name, url.split(","), settings.call_deadline_s, settings.call_deadline_s

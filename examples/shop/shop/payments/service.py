@@ -124,13 +124,15 @@ def build(context: Context) -> Parts:
         if not is_signed(callback.signed_fields(), callback.signature, settings.secret):
             raise Refused(401, "signature", callback.signature, "the platform's signature")
 
-        def look(session: Session) -> None:
-            check_callback(rows.found(session, callback.pay_id), callback)
+        def look(session: Session) -> Paying | None:
+            payment = rows.found(session, callback.pay_id)
+            check_callback(payment, callback)
+            return rows.state(session, payment)
 
-        await database.read(look)
+        known = await database.read(look)  # most calls say what an earlier one has said
         if callback.status != "paid":
             return CallbackAnswer(result="noted")
-        paying = await way.pay(callback.pay_id)
+        paying = known or await way.pay(callback.pay_id)
         return CallbackAnswer(result="closed" if paying is Paying.CLOSED else "paid")
 
     @router.post("/pay/close")

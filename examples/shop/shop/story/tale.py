@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx
 from sqlalchemy.exc import DBAPIError
 
 from shop.audit import Report, audit
+from shop.calls import open_http
 from shop.database import may_succeed_later
 from shop.platform import Platform
 from shop.settings import Settings
@@ -103,12 +103,6 @@ def hurried(settings: Settings) -> Settings:
     return replace(settings, unpaid_s=UNPAID_S, stale_s=STALE_S, lease_s=LEASE_S)
 
 
-def client(plan: Plan) -> httpx.AsyncClient:
-    """Return what customers and platform send requests with; they limit the time themselves."""
-    limits = httpx.Limits(max_connections=8 * plan.at_once)
-    return httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
-
-
 async def tell(plan: Plan, folder: Path) -> Outcome:
     """Tell a story, and end every process. Arguments and errors are those of ``telling``."""
     async with telling(plan, folder) as outcome:
@@ -135,7 +129,7 @@ async def telling(plan: Plan, folder: Path) -> AsyncIterator[Outcome]:
         figures=plan.has_figures,
         instances=plan.instances,
     )
-    async with town.running(), client(plan) as http:
+    async with town.running(), open_http(8 * plan.at_once) as http:
         if plan.on_page is not None:
             plan.on_page(town.page_url)
         settings = town.settings

@@ -31,6 +31,7 @@ from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import Files, FlushMode, MessageStore
 from pymq.store.index.index_file import IndexFile
 from pymq.store.index.index_format import ITEM, IndexHeader, IndexLayout, unpack_header
+from pymq.store.index.indexer import STEP_BYTES_LEAST, STEP_BYTES_MAX
 from pymq.store.index.key_index import KeyIndex
 
 SLOTS, LIMIT = 50, 100
@@ -563,4 +564,16 @@ def test_closing_on_a_full_disk_leaves_the_index_to_the_next_start(
     store = open_store(tmp_path)
     index_all(store)
     assert found(store, "k") == [b"0"]
+    store.close()
+
+
+def test_pieces_of_large_records_are_larger(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=16 << 20)
+    for _ in range(400):
+        put_ok(store, record(20_000))
+    sizes = []
+    while size := store.keys.index_step():
+        sizes.append(size)
+    assert sizes[0] <= STEP_BYTES_LEAST < sizes[1] <= STEP_BYTES_MAX
+    assert sum(sizes) > 400 * 20_000
     store.close()
