@@ -239,7 +239,7 @@ def test_one_that_is_not_open_says_so(cluster: Cluster) -> None:
 
 
 def test_what_two_brokers_did_of_which_one_is_silent(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=0.5) as admin:
+    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=2.0) as admin:
         admin.topics.create("T", queue_count=2)
         admin.groups.create("g")
         masters = admin.brokers.masters()
@@ -273,7 +273,7 @@ def test_what_two_brokers_did_of_which_one_is_silent(tmp_path: Path) -> None:
 
 
 def test_a_reset_of_which_one_broker_is_silent(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=0.5) as admin:
+    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=2.0) as admin:
         admin.topics.create("T", queue_count=1)
         admin.groups.create("g")
         bed.freeze("broker-b")

@@ -32,7 +32,7 @@ from pymq.protocol.message import Message
 
 #: Routes are old at once, so that every use of one asks the name servers.
 IMPATIENT = ClientConfig(
-    name_servers=("127.0.0.1:1",), timeout_s=0.5, read_deadline_s=1.0, route_age_s=1e-9
+    name_servers=("127.0.0.1:1",), timeout_s=1.5, read_deadline_s=3.0, route_age_s=1e-9
 )
 
 

@@ -185,7 +185,7 @@ def test_what_is_under_way_in_the_parent_stays_there(cluster: Cluster) -> None:
         assert isinstance(child, list), child
         consumer.acknowledge()
         rest = [first.body.decode()]
-        rest += [message.body.decode() for message in consumer.messages(timeout_s=3)]
+        rest += [message.body.decode() for message in consumer.messages(timeout_s=6)]
         assert {*child, *rest} == {"0", "1", "2", "3", "4"}
 
 

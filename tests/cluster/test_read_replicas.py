@@ -82,7 +82,7 @@ def name_server(master: PlayedReplica, replica: PlayedReplica) -> Iterator[Playe
 
 @pytest.fixture
 def client(name_server: PlayedNameServer) -> Iterator[BulkClient]:
-    with BulkClient(name_server.address, timeout_s=0.5, read_deadline_s=1.0) as opened:
+    with BulkClient(name_server.address, timeout_s=1.5, read_deadline_s=3.0) as opened:
         yield opened
 
 
@@ -213,7 +213,7 @@ def test_a_replica_that_cannot_be_reached(
         for avoided_s, count in ((30.0, 1), (0.0, 3)):
             monkeypatch.setattr(read_sources, "REPLICA_AVOIDED_S", avoided_s)
             tries.clear()
-            with BulkClient(name_server.address, timeout_s=0.3) as client:
+            with BulkClient(name_server.address, timeout_s=1.0) as client:
                 for _ in range(3):
                     (chunk,) = read(client)
                     assert chunk.is_from_master and offsets([chunk]) == list(range(END))

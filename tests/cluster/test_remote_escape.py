@@ -37,7 +37,7 @@ BROKER: dict[str, Any] = {
     "transaction_check_interval_ms": 300,
     "timer_flush_interval_ms": 100,
 }
-STORE: dict[str, Any] = {"delay_levels_ms": (1_000, 4_000), "timer_precision_ms": 100}
+STORE: dict[str, Any] = {"delay_levels_ms": (1_000, 8_000), "timer_precision_ms": 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ def test_delayed_and_timer_messages_come_once_whoever_is_away(bed: Bed) -> None:
         ("delayed", "DELAY\x011"),
         ("delayed long", "DELAY\x012"),
         ("timed", "TIMER_DELAY_MS\x011000"),
-        ("timed long", "TIMER_DELAY_MS\x014000"),
-        ("timed very long", "TIMER_DELAY_MS\x0112000"),
+        ("timed long", "TIMER_DELAY_MS\x018000"),
+        ("timed very long", "TIMER_DELAY_MS\x0135000"),
     ):
         for number, body in enumerate(sorted(named(name))):
             put(bed, body, properties, queue_id=number % QUEUES)
@@ -190,7 +190,7 @@ def test_delayed_and_timer_messages_come_once_whoever_is_away(bed: Bed) -> None:
     assert {record.body for record in there} == late
     assert {record.queue_id for record in there} == set(range(QUEUES))
     bed.pair.master.start_broker()
-    assert time.monotonic() - begun_s < 10, "the machine is too slow for this test"
+    assert time.monotonic() - begun_s < 32, "the machine is too slow for this test"
     assert bed.bodies() == once(early | late)
     bed.wait_bodies(sent)
     time.sleep(1.0)  # for what would come twice

@@ -306,7 +306,7 @@ def check_warnings(caplog: pytest.LogCaptureFixture, name: str) -> None:
 
 
 def test_a_change_that_one_broker_did_not_answer_says_where_it_was_done(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, BlockingClient(bed.name_server, timeout_s=0.5) as client:
+    with TwoBrokers(tmp_path) as bed, BlockingClient(bed.name_server, timeout_s=2.0) as client:
         admin = admin_of(client)
         bed.freeze("broker-b")
         changes: list[Callable[[], None]] = [
@@ -334,6 +334,6 @@ def test_a_name_server_that_does_not_answer_holds_up_no_new_topic(
 
     with Played(silent) as other:
         both = [pymq_cluster.name_server, other.address]
-        with BlockingClient(both, timeout_s=0.2) as client:
+        with BlockingClient(both, timeout_s=1.0) as client:
             admin_of(client).topics.create("T")
             assert client.send(Message("T", b"x")).queue.topic == "T"

@@ -82,7 +82,7 @@ def test_progress_of_a_running_query_while_a_broker_is_frozen(
     bed = two_brokers
     bed.create_topic(topic, queue_count=1)
     bed.send(topic, numbers(20))
-    group = {"consumerGroup": "G", "commitOffsetsToBroker": "true", "requestTimeoutMs": "1000"}
+    group = {"consumerGroup": "G", "commitOffsetsToBroker": "true", "requestTimeoutMs": "2000"}
     writer = stream(spark, bed, topic, **group).writeStream.format("noop")
     query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
     running.append(query)
@@ -91,7 +91,7 @@ def test_progress_of_a_running_query_while_a_broker_is_frozen(
     def wait_progress(queue: MessageQueue, offset: int) -> None:
         def holds() -> bool:
             assert query.exception() is None
-            with bed.client(timeout_s=1.0) as client:
+            with bed.client(timeout_s=5.0) as client:
                 return client.committed_offset("G", queue) == offset
 
         wait_until(holds, f"{queue} at {offset}", DEADLINE_S)
