@@ -8,7 +8,7 @@ from pymq import Consumer, blocking
 
 #: A consumer for which nothing comes for so long looks whether it is done.
 IDLE_S = 0.5
-MOST_S = 60.0
+MOST_S = 120.0
 
 
 def handle_until(

@@ -18,8 +18,10 @@ from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_records
 from pymq.store import FlushMode, StoreConfig
 
-DEADLINE_S = 20.0
-TIMEOUT_S = 5.0
+DEADLINE_S = 120.0
+TIMEOUT_S = 30.0
+#: Sends are not refused because somebody else makes this machine's disk slow.
+DISK_BUSY_MS = 60_000
 #: What the broker says of every message that is sent alone.
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 #: The id that it gives one that has none.
@@ -114,7 +116,7 @@ def serve(
 
     async def run() -> None:
         broker = Broker(
-            BrokerConfig(listen_port=0, **settings),
+            BrokerConfig(listen_port=0, **{"page_cache_busy_ms": DISK_BUSY_MS, **settings}),
             StoreConfig(
                 root_path=path,
                 flush_mode=flush,

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def in_child(work: Callable[[], object]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.cluster.scenarios import AWKWARD_TEXT, DEADLINE_S, TWIN_TAGS
+from tests.cluster.scenarios import AWKWARD_TEXT, DEADLINE_S, TIMEOUT_S, TWIN_TAGS
 
 from pymq import (
     BlockingClient,
@@ -45,7 +45,7 @@ def table() -> dict[str, Any]:
 
 
 async def read_all(name_server: str, topic: str, **arguments: Any) -> list[ColumnBatch]:
-    async with Reader(name_server) as reader:
+    async with Reader(name_server, deadline_s=DEADLINE_S) as reader:
         return [batch async for batch in reader.read(topic, **arguments)]
 
 
@@ -58,7 +58,7 @@ async def wait_shown(name_server: str, topic: str, count: int) -> None:
 
 async def a_table_is_stored_and_read_back(name_server: str, topic: str) -> None:
     """What was sent is what single messages would be; receipts say where each row is."""
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         sent = table()
         receipts = await producer.send_columns(sent, topic=topic)
         single = await producer.send(Message(topic, b"z" * 10_000, keys="single"))  # compressed
@@ -106,10 +106,11 @@ async def a_table_is_stored_and_read_back(name_server: str, topic: str) -> None:
 
 async def batches_follow_the_polls(name_server: str, topic: str) -> None:
     """Batches and polls alternate without loss; tags are told apart; commits are those of polls."""
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         await producer.send_columns(table(), topic=topic)
         queues = await producer.queues(topic)
-    consumer = PullConsumer(name_server, f"g-{topic}", from_where="earliest")
+    await wait_shown(name_server, topic, COUNT)  # also those at the ends that are not wanted
+    consumer = PullConsumer(name_server, f"g-{topic}", from_where="earliest", timeout_s=TIMEOUT_S)
     got: list[bytes] = []
     async with consumer.assign(queues, f"{TWIN_TAGS[0]} || other"):
         wanted = [body(n) for n in range(COUNT) if n % 3 and n % 2 == 0]
@@ -129,7 +130,7 @@ async def batches_follow_the_polls(name_server: str, topic: str) -> None:
 async def ranges_are_exact(name_server: str, topic: str) -> None:
     """Offsets, times, single queues; what is not there is an error."""
     queues: list[MessageQueue] = []
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         queues = await producer.queues(topic)
         for queue in queues:
             await producer.send_batch([Message(topic, body(n)) for n in range(100)], queue=queue)
@@ -165,7 +166,7 @@ async def ranges_are_exact(name_server: str, topic: str) -> None:
 async def rows_of_a_key_keep_their_queue_and_order(name_server: str, topic: str) -> None:
     """As single sends with the same key."""
     keys = [f"key-{n % 11}" if n % 5 else None for n in range(COUNT)]
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         by_key = {
             key: (await producer.send(Message(topic, b"first"), sharding_key=key)).queue
             for key in {key for key in keys if key}

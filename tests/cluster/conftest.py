@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.administration import admin_of
-from tests.cluster.scenarios import QUEUE_COUNT
+from tests.cluster.scenarios import QUEUE_COUNT, TIMEOUT_S
 
 from pymq import BlockingClient
 from pymq.client.sockets.bulk_client import BulkClient
@@ -26,7 +26,7 @@ def pymq_cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def topic(pymq_cluster: Cluster) -> str:
     """A topic of that cluster, for a scenario."""
-    with BlockingClient(pymq_cluster.name_server) as made:
+    with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as made:
         admin_of(made).topics.create("topic", queue_count=QUEUE_COUNT)
     return "topic"
 

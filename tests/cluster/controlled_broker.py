@@ -25,7 +25,8 @@ from pymq.protocol.headers.codec import Header
 from pymq.protocol.headers.routes import BrokerHeartbeatRequest
 
 CLUSTER, NAME = "c", "broker-a"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 30.0
+DEADLINE_S = 60.0
 
 
 class ControlledBroker:
@@ -194,7 +195,7 @@ class ControlledBroker:
         )
 
     async def wait_master(self, broker_id: int | None, epoch: int) -> None:
-        deadline = asyncio.get_running_loop().time() + 20.0
+        deadline = asyncio.get_running_loop().time() + DEADLINE_S
         while True:
             found, in_sync = await self.state()
             if (found.master_broker_id, found.master_epoch) == (broker_id, epoch):
@@ -205,7 +206,7 @@ class ControlledBroker:
 
     async def wait_told(self, epoch: int) -> RoleChangedRequest:
         """Wait until it was told of a master of this epoch."""
-        deadline = asyncio.get_running_loop().time() + 20.0
+        deadline = asyncio.get_running_loop().time() + DEADLINE_S
         while True:
             for notice, _ in self.notices:
                 if notice.master_epoch == epoch:

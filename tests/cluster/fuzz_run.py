@@ -26,9 +26,10 @@ from pymq.protocol.framing import FrameDecoder, encode_frame
 #: Requests that are unanswered at the same time, and sent at once.
 WINDOW: Final = 256
 #: How long the last answers may take: some wait for clients that do not answer.
-ANSWER_S: Final = 30.0
-#: Most processor time that one turn of the loop may take.
-TURN_S: Final = 1.0
+ANSWER_S: Final = 120.0
+#: Most processor time that one turn of the loop may take: ten times what the longest one does, as
+#: processors that others share are several times slower at times.
+TURN_S: Final = 3.0
 #: Names of what Python raises, in remarks.
 _INSIDES: Final = re.compile(
     r"\b(?!Remote|Local)\w*(?:Error|Exception)\b:|Traceback|object has no attribute"
@@ -58,7 +59,7 @@ class LoopThread:
             self.longest_turn_s = max(self.longest_turn_s, time.thread_time() - before_s)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(ANSWER_S)
 
     async def _end(self) -> None:
         assert self._watch is not None
@@ -68,7 +69,7 @@ class LoopThread:
     def stop(self) -> None:
         self.run(self._end())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(ANSWER_S)
         self.loop.close()
 
 

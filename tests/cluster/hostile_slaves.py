@@ -37,6 +37,9 @@ GROWTH_BYTES: Final = 48 << 20
 #: Nobody's secret.
 WRONG: Final = b"not the secret of the master"
 _LOCALHOST: Final = "127.0.0.1"
+#: What must come, by then it has come.
+DEADLINE_S: Final = 120.0
+_ANSWER_S: Final = 30.0
 
 
 def open_files() -> int:
@@ -57,7 +60,7 @@ class Attacked:
         self.cluster = stack.enter_context(
             Cluster(root, replication=rules, store_settings={"segment_bytes": SEGMENT_BYTES})
         )
-        self._client = stack.enter_context(BlockingClient(self.cluster.name_server))
+        self._client = stack.enter_context(self._new_client())
         self.admin = admin_of(self._client)
         self.admin.topics.create("T", queue_count=1)
         self._stop = threading.Event()
@@ -84,9 +87,12 @@ class Attacked:
             await asyncio.sleep(0.01)
             self._longest_turn_s = max(self._longest_turn_s, time.thread_time() - before_s)
 
+    def _new_client(self) -> BlockingClient:
+        return BlockingClient(self.cluster.name_server, timeout_s=_ANSWER_S)
+
     def _repeat(self, step: Callable[[BlockingClient], None]) -> None:
         try:
-            with BlockingClient(self.cluster.name_server) as client:
+            with self._new_client() as client:
                 while not self._stop.is_set():
                     step(client)
         except BaseException as error:
@@ -118,12 +124,16 @@ class Attacked:
 
     def connect(self, source: str = _LOCALHOST) -> socket.socket:
         """Return a connection to the HA port."""
-        return socket.create_connection(self.ha_address, timeout=10.0, source_address=(source, 0))
+        peer = socket.create_connection(
+            self.ha_address, timeout=DEADLINE_S, source_address=(source, 0)
+        )
+        peer.settimeout(10.0)
+        return peer
 
     def check_goes_on(self) -> None:
         """Wait for a few more messages and answers."""
         sent, pings = self.statuses.total(), self.pings
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + DEADLINE_S
         while self.statuses.total() < sent + PROGRESS_LEAST or self.pings < pings + PROGRESS_LEAST:
             assert not self._errors, self._errors
             assert time.monotonic() < deadline, "producers or requests are held up"
@@ -142,7 +152,7 @@ class Attacked:
 
         yield check
         check()
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + DEADLINE_S
         while open_files() > files + 8:
             assert time.monotonic() < deadline, f"{open_files()} open files, {files} before"
             time.sleep(0.05)
@@ -265,7 +275,7 @@ def slow_readers(attacked: Attacked, count: int) -> Iterator[Callable[[], None]]
         for _ in range(count):
             peer = socket.socket()
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            peer.settimeout(10.0)
+            peer.settimeout(DEADLINE_S)
             stack.enter_context(peer)
             peer.connect(attacked.ha_address)
             peer.sendall(struct.pack(">qq", -1, 0))

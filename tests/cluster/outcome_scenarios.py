@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.administration import admin_of
-from tests.cluster.scenarios import receive, send_numbers, wait_until
+from tests.cluster.scenarios import TIMEOUT_S, member, receive, send_numbers, wait_until
 
 from pymq import blocking
 from pymq.client.consuming.consumer import Consumer
@@ -21,19 +21,18 @@ from pymq.errors import AlreadySettled
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 WAYS = ("async", "plain", "loop", "batch")
 
 
 def committed(name_server: str, topic: str, group: str) -> int:
     """Return how many messages the group has finished, as its brokers know."""
-    with BlockingClient(name_server) as client:
+    with BlockingClient(name_server, timeout_s=TIMEOUT_S) as client:
         return sum(lag.consumer_offset for lag in admin_of(client).offsets.lag(group, topic))
 
 
 async def dead_letters(name_server: str, group: str, count: int) -> list[ReceivedMessage]:
-    undertaker = Consumer(name_server, f"u-{group}", from_where="earliest")
-    async with undertaker.subscribe(f"%DLQ%{group}"):
+    async with member(name_server, f"u-{group}", f"%DLQ%{group}") as undertaker:
         return await receive(undertaker, count)
 
 
@@ -105,7 +104,7 @@ async def outcomes_by_name(name_server: str, topic: str, way: str) -> None:
                     message.retry()
 
     await send_numbers(name_server, topic, range(8))
-    async with Consumer(name_server, group, from_where="earliest").subscribe(topic) as consumer:
+    async with member(name_server, group, topic) as consumer:
         ways: dict[str, Callable[[], Any]] = {
             "async": lambda: consumer.run(handler),
             "plain": lambda: consumer.run(tried.handle),
@@ -134,7 +133,7 @@ def outcomes_from_another_thread(name_server: str, topic: str) -> None:
             if int(message.body) == 6:
                 message.retry()
 
-    consumer = blocking.Consumer(name_server, group, from_where="earliest")
+    consumer = blocking.Consumer(name_server, group, from_where="earliest", timeout_s=TIMEOUT_S)
     with consumer.subscribe(topic):
         for message in consumer.messages(timeout_s=DEADLINE_S):
             thread = threading.Thread(target=work, args=(message,))
@@ -228,8 +227,8 @@ def nothing_is_lost_while_a_broker_restarts(
             if client.committed_offset(group, queue) != end
         }
 
-    with BlockingClient(name_server) as client:
-        admin_of(client).topics.create(topic, queue_count=4)
+    with BlockingClient(name_server, read_deadline_s=DEADLINE_S) as client:
+        admin_of(client, TIMEOUT_S).topics.create(topic, queue_count=4)
         asyncio.run(work())
         assert sum(stored().values()) >= len(sent) == 600
         assert not uncommitted()

@@ -72,7 +72,7 @@ class Played:
             except OSError:
                 pass  # the client was quicker
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._threads.clear()
         self._connections.clear()
 

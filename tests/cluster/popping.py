@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.cluster.scenarios import DEADLINE_S, TWIN_TAGS
+from tests.cluster.scenarios import DEADLINE_S, TIMEOUT_S, TWIN_TAGS
 
 from pymq import Message, Producer, ReceivedMessage, SimpleConsumer
 
@@ -18,7 +18,7 @@ COUNT = 60
 
 async def fill(name_server: str, topic: str, count: int = COUNT) -> set[bytes]:
     bodies = [b"%d" % n for n in range(count)]
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         futures = [
             producer.send_nowait(Message(topic, one, tags=TWIN_TAGS[n % 2]))
             for n, one in enumerate(bodies)
@@ -27,8 +27,10 @@ async def fill(name_server: str, topic: str, count: int = COUNT) -> set[bytes]:
     return set(bodies)
 
 
-def member(name_server: str, topic: str) -> SimpleConsumer:
-    return SimpleConsumer(name_server, f"g-{topic}", from_where="earliest").subscribe(topic)
+def member(name_server: str, topic: str, tags: str = "*") -> SimpleConsumer:
+    # What is in an answer that comes too late would be invisible.
+    consumer = SimpleConsumer(name_server, f"g-{topic}", from_where="earliest", timeout_s=TIMEOUT_S)
+    return consumer.subscribe(topic, tags)
 
 
 async def take(consumer: SimpleConsumer, wanted: set[bytes], invisible_s: float) -> Counter[bytes]:
@@ -51,13 +53,13 @@ async def members_share_messages(name_server: str, topic: str) -> None:
 
             async def consume(consumer: SimpleConsumer) -> None:
                 while not wanted <= got.keys():
-                    for message in await consumer.receive(4, 30, timeout_s=1):
+                    for message in await consumer.receive(4, 300, timeout_s=1):
                         assert message.topic == topic and message.reconsume_times == 0
                         got[message.body] += 1
                         await consumer.ack(message)
 
             await asyncio.gather(*(consume(one) for one in (first, second, first, second, first)))
-            assert await first.receive(8, 30, timeout_s=0.2) == []
+            assert await first.receive(8, 300, timeout_s=0.2) == []
     assert got == dict.fromkeys(wanted, 1)
 
 
@@ -91,8 +93,7 @@ async def what_is_not_acknowledged_comes_again(name_server: str, topic: str) -> 
 
 async def waiting_ends_with_a_message(name_server: str, topic: str) -> None:
     """A receive that waits gets what comes meanwhile; tags are told apart."""
-    consumer = SimpleConsumer(name_server, f"g-{topic}", from_where="earliest")
-    async with consumer.subscribe(topic, TWIN_TAGS[0]):
+    async with member(name_server, topic, TWIN_TAGS[0]) as consumer:
         assert await consumer.receive(8, 30, timeout_s=0.3) == []
         waiting = asyncio.ensure_future(consumer.receive(8, 30, timeout_s=DEADLINE_S))
         await asyncio.sleep(0)

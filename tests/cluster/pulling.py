@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from tests.cluster.scenarios import DEADLINE_S, QUEUE_COUNT, wait_until
+from tests.cluster.scenarios import DEADLINE_S, QUEUE_COUNT, TIMEOUT_S, wait_until
 
 from pymq import (
     CommitFailed,
@@ -27,7 +27,7 @@ EACH = 10
 
 async def fill(name_server: str, topic: str, *, first: int = 0) -> list[MessageQueue]:
     """Put ``EACH`` messages into each queue; a body is ``queue-number``; return the queues."""
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         queues = await producer.queues(topic)
         for queue in queues:
             for number in range(first, first + EACH):
@@ -36,6 +36,12 @@ async def fill(name_server: str, topic: str, *, first: int = 0) -> list[MessageQ
                 await producer.send(Message(topic, body, tags=tag, keys=f"k{number}"), queue=queue)
     assert len(queues) == QUEUE_COUNT
     return queues
+
+
+def reader_of(name_server: str, group: str, *, auto_commit: bool = True) -> PullConsumer:
+    return PullConsumer(
+        name_server, group, from_where="earliest", auto_commit=auto_commit, timeout_s=TIMEOUT_S
+    )
 
 
 async def poll_count(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
@@ -60,7 +66,7 @@ async def assigned_queues_are_read_and_moved(name_server: str, topic: str) -> No
     """Assign, poll, seek anywhere, ask for offsets, pause and resume."""
     before = datetime.now(UTC)
     queues = await fill(name_server, topic)
-    consumer = PullConsumer(name_server, f"g-{topic}", from_where="earliest").assign(queues)
+    consumer = reader_of(name_server, f"g-{topic}").assign(queues)
     async with consumer:
         got = await poll_count(consumer, QUEUE_COUNT * EACH)
         in_order(got)
@@ -103,9 +109,7 @@ async def what_is_committed_is_not_read_again(name_server: str, topic: str) -> N
     group = f"g-{topic}"
 
     def member(*, auto_commit: bool) -> PullConsumer:
-        return PullConsumer(
-            name_server, group, from_where="earliest", auto_commit=auto_commit
-        ).assign(queues)
+        return reader_of(name_server, group, auto_commit=auto_commit).assign(queues)
 
     async with member(auto_commit=False) as consumer:
         await poll_count(consumer, QUEUE_COUNT * EACH)
@@ -153,12 +157,12 @@ async def members_share_a_topic(name_server: str, topic: str) -> None:
     """Two subscribed members divide the queues; one that leaves hands its queues over."""
     await fill(name_server, topic)
     group = f"g-{topic}"
-    first = PullConsumer(name_server, group, from_where="earliest").subscribe(topic, "even || x")
+    first = reader_of(name_server, group).subscribe(topic, "even || x")
     got: list[bytes] = []
     async with first:
         got += [m.body for m in await poll_count(first, QUEUE_COUNT * EACH // 2)]
         await first.commit()  # Or what was polled last comes again, to the other one.
-        second = PullConsumer(name_server, group, from_where="earliest")
+        second = reader_of(name_server, group)
         async with second.subscribe(topic, "even || x"):
             await wait_until(
                 lambda: len(first.assignment) == len(second.assignment) == QUEUE_COUNT // 2,
@@ -180,7 +184,7 @@ async def members_share_a_topic(name_server: str, topic: str) -> None:
 async def a_loop_reads_on(name_server: str, topic: str) -> None:
     """``async for``: moving on consumes, leaving the loop does not lose the others."""
     queues = await fill(name_server, topic)
-    consumer = PullConsumer(name_server, f"g-{topic}", from_where="earliest").assign(queues[:1])
+    consumer = reader_of(name_server, f"g-{topic}").assign(queues[:1])
     got = []
     async with consumer:
         async with asyncio.timeout(DEADLINE_S):

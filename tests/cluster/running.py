@@ -7,7 +7,8 @@ from typing import Any
 from pymq.client import operations
 from pymq.net.channel import AsyncChannel
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
+TIMEOUT_S = 30.0
 
 
 def run(work: Awaitable[None]) -> None:
@@ -20,8 +21,9 @@ def run(work: Awaitable[None]) -> None:
 
 
 async def ask(address: str, operation: operations.Operation[Any]) -> Any:
-    channel = await AsyncChannel.connect(address, 5)
+    channel = await AsyncChannel.connect(address, TIMEOUT_S)
     try:
-        return operation.result(await channel.request(operation.request, 5), peer=address)
+        answer = await channel.request(operation.request, TIMEOUT_S)
+        return operation.result(answer, peer=address)
     finally:
         channel.close()

@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.two_brokers import TwoBrokers
+from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
 
 import pymq
 from pymq import blocking
@@ -25,12 +26,23 @@ from pymq.errors import (
     RequestTimeout,
     RouteNotFound,
 )
+from pymq.net.asking import AskingWire
 from pymq.protocol.bodies import GroupConfig, MessageQueue
 from pymq.protocol.codes import Permission
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
-DEADLINE_S = 30.0
+#: What comes is waited for so long at most, each answer included.
+DEADLINE_S = 60.0
+#: For the answer of a broker that is frozen, and only of that one.
+FROZEN_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def patient_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have brokers wait for their key index and for the name server, however busy the machine."""
+    monkeypatch.setattr("pymq.broker.handlers.query.INDEX_WAIT_S", DEADLINE_S)
+    monkeypatch.setattr("pymq.broker.table_saving.ANNOUNCE_WAIT_S", DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +53,19 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def admin(cluster: Cluster) -> Iterator[blocking.Admin]:
-    with blocking.Admin(cluster.name_server) as opened:
+    with admin_at(cluster.name_server) as opened:
         yield opened
+
+
+def admin_at(name_server: str) -> blocking.Admin:
+    return blocking.Admin(name_server, timeout_s=DEADLINE_S)
 
 
 def send(cluster: Cluster, topic: str, count: int, queue_id: int = 0) -> list[str]:
     """Send messages to one queue and return their ids."""
     queue = MessageQueue(topic, cluster.broker_name, queue_id)
-    with blocking.Producer(cluster.name_server) as producer:
+    limits: Any = {"timeout_s": DEADLINE_S, "deadline_s": DEADLINE_S}
+    with blocking.Producer(cluster.name_server, **limits) as producer:
         return [
             str(producer.send(Message(topic, b"%d" % n, keys=f"k{n}"), queue=queue).message_id)
             for n in range(count)
@@ -139,7 +156,7 @@ def test_a_reset_says_before_what_it_changes_and_then_does_that(
 
 
 def test_members_go_where_a_reset_sends_them() -> None:
-    with Cluster() as cluster, blocking.Admin(cluster.name_server) as admin:
+    with Cluster() as cluster, admin_at(cluster.name_server) as admin:
         admin.topics.create("T", queue_count=1)
         admin.groups.create("g")
         send(cluster, "T", 3)
@@ -157,7 +174,7 @@ def test_members_go_where_a_reset_sends_them() -> None:
 def test_what_a_broker_of_4_9_cannot_tell_members_is_refused() -> None:
     with (
         Cluster(broker={"server_side_reset": False}) as cluster,
-        blocking.Admin(cluster.name_server) as admin,
+        admin_at(cluster.name_server) as admin,
     ):
         admin.topics.create("T", queue_count=1)
         send(cluster, "T", 3)
@@ -205,7 +222,7 @@ def test_brokers_and_the_cluster(cluster: Cluster, admin: blocking.Admin) -> Non
 
 def test_the_asyncio_one(cluster: Cluster) -> None:
     async def test() -> None:
-        async with pymq.Admin(cluster.name_server) as admin:
+        async with pymq.Admin(cluster.name_server, timeout_s=DEADLINE_S) as admin:
             await admin.topics.create("over-asyncio", queue_count=1)
             assert "over-asyncio" in await admin.topics.names()
         with pytest.raises(ClientClosed):
@@ -238,33 +255,63 @@ def test_one_that_is_not_open_says_so(cluster: Cluster) -> None:
 # ----------------------------------------------------------------------------- two brokers
 
 
+@contextmanager
+def frozen(bed: TwoBrokers, name: str) -> Iterator[None]:
+    """Freeze a broker; what it is asked is given up soon, what others are asked is waited for."""
+    address, register = bed.broker(name).address, AskingWire.register
+
+    def give_up_soon(
+        wire: AskingWire, description: str, timeout_s: float, *more: Any, **options: Any
+    ) -> int:
+        is_frozen = getattr(wire, "peer", None) == address
+        return register(wire, description, FROZEN_S if is_frozen else timeout_s, *more, **options)
+
+    bed.freeze(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AskingWire, "register", give_up_soon)
+        yield
+    bed.thaw(name)
+
+
+def create_at_both(admin: blocking.Admin, topic: str, queue_count: int) -> None:
+    """Create a topic, and wait until the name server has heard of it from both brokers."""
+
+    def is_routed() -> bool:
+        try:
+            return admin.topics.route(topic).masters().keys() == set(NAMES)
+        except RouteNotFound:
+            return False
+
+    admin.topics.create(topic, queue_count=queue_count)
+    wait_until(is_routed, f"a route of {topic}")
+
+
 def test_what_two_brokers_did_of_which_one_is_silent(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=2.0) as admin:
-        admin.topics.create("T", queue_count=2)
+    with TwoBrokers(tmp_path) as bed, admin_at(bed.name_server) as admin:
+        create_at_both(admin, "T", 2)
         admin.groups.create("g")
         masters = admin.brokers.masters()
-        bed.freeze("broker-b")
         changes: list[Callable[[], object]] = [
             lambda: admin.topics.create("T2"),
             lambda: admin.groups.create("g2"),
             lambda: admin.groups.delete("g"),
         ]
-        for change in changes:
-            with pytest.raises(
-                BrokersFailed, match="done on broker-a; perhaps done on broker-b: .*; it may be"
-            ) as caught:
-                change()
-            assert list(caught.value.answers) == ["broker-a"]
-            assert isinstance(caught.value.failures["broker-b"], RequestTimeout)
-            assert caught.value.retriable and not caught.value.outcome_known
-        with pytest.raises(BrokersFailed, match="not done on broker-b|perhaps done on broker-b"):
-            admin.topics.update("T", queue_count=3)
-        for read in (admin.groups.names, lambda: admin.topics.status("T")):
-            with pytest.raises(BrokersFailed, match="answered by broker-a; not by broker-b: "):
-                read()
-        # What was said to be done is done.
-        assert groups_at(masters["broker-a"], bed) == {"g2"}
-        bed.thaw("broker-b")
+        with frozen(bed, "broker-b"):
+            for change in changes:
+                with pytest.raises(
+                    BrokersFailed, match="done on broker-a; perhaps done on broker-b: .*; it may be"
+                ) as caught:
+                    change()
+                assert list(caught.value.answers) == ["broker-a"]
+                assert isinstance(caught.value.failures["broker-b"], RequestTimeout)
+                assert caught.value.retriable and not caught.value.outcome_known
+            with pytest.raises(BrokersFailed, match="(not|perhaps) done on broker-b"):
+                admin.topics.update("T", queue_count=3)
+            for read in (admin.groups.names, lambda: admin.topics.status("T")):
+                with pytest.raises(BrokersFailed, match="answered by broker-a; not by broker-b: "):
+                    read()
+            # What was said to be done is done.
+            assert groups_at(masters["broker-a"], bed) == {"g2"}
         for change in changes:
             change()
         admin.topics.update("T", queue_count=3)
@@ -273,19 +320,20 @@ def test_what_two_brokers_did_of_which_one_is_silent(tmp_path: Path) -> None:
 
 
 def test_a_reset_of_which_one_broker_is_silent(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=2.0) as admin:
-        admin.topics.create("T", queue_count=1)
+    with TwoBrokers(tmp_path) as bed, admin_at(bed.name_server) as admin:
+        create_at_both(admin, "T", 1)
         admin.groups.create("g")
-        bed.freeze("broker-b")
-        with pytest.raises(BrokersFailed, match="not by broker-b"):
+        with (
+            frozen(bed, "broker-b"),
+            pytest.raises(BrokersFailed, match="not by broker-b"),
+        ):
             admin.offsets.reset("g", "T", "latest")
-        bed.thaw("broker-b")
         assert admin.offsets.lag("g") == [], "nothing was changed before all was known"
 
 
 def test_a_broker_that_was_killed_takes_part_again(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server) as admin:
-        admin.topics.create("T", queue_count=1)
+    with TwoBrokers(tmp_path) as bed, admin_at(bed.name_server) as admin:
+        create_at_both(admin, "T", 1)
         with bed.load("T") as load:
             load.wait_acknowledged(20)
             bed.kill("broker-b")
@@ -298,5 +346,5 @@ def test_a_broker_that_was_killed_takes_part_again(tmp_path: Path) -> None:
 
 def groups_at(address: str, bed: TwoBrokers) -> set[str]:
     """Return the groups that one broker has, without those it has from the start."""
-    with BlockingClient(bed.name_server) as client:
+    with BlockingClient(bed.name_server, timeout_s=DEADLINE_S) as client:
         return set(client._pool.ask(address, operations.group_table()).groups) & {"g", "g2"}

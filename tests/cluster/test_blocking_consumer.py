@@ -13,16 +13,34 @@ from pymq.client.threaded import consumer as threaded
 from pymq.client.threaded.loop_thread import LoopThread
 from pymq.errors import ClientClosed
 from pymq.protocol.message import Message, ReceivedMessage
+from pymq.testing import wait_until
 from pymq.testing.cluster import Cluster
 
 DEADLINE_S = 60.0
+#: For that long nothing comes when everything has come.
+IDLE_S = 0.5
 
 pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
+def numbers_of(consumer: threaded.Consumer, count: int) -> list[int]:
+    """Consume as many messages as there are to come, and what comes beyond that."""
+    found: list[int] = []
+    for message in consumer.messages(timeout_s=DEADLINE_S):
+        found.append(int(message.body))
+        if len(found) == count:
+            consumer.acknowledge()
+            break
+    return found + [int(message.body) for message in consumer.messages(timeout_s=IDLE_S)]
+
+
+def producer_at(name_server: str) -> blocking.Producer:
+    return blocking.Producer(name_server, timeout_s=DEADLINE_S, deadline_s=DEADLINE_S)
+
+
 def test_blocking_consumer(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with blocking.Producer(name_server) as producer:
+    with producer_at(name_server) as producer:
         for number in range(200):
             producer.send(Message("T", b"%d" % number))
     with threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
@@ -32,8 +50,8 @@ def test_blocking_consumer(pymq_cluster: Cluster) -> None:
             if len(numbers) == 100:
                 break
     with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
-        rest = [int(message.body) for message in consumer.messages(timeout_s=5)]
-        assert len(consumer.assignment) == 5
+        rest = numbers_of(consumer, 100)
+        wait_until(lambda: len(consumer.assignment) == 5, timeout_s=DEADLINE_S)
     assert sorted(numbers + rest) == list(range(200))
     consumer.close()
     with pytest.raises(ClientClosed):
@@ -42,7 +60,7 @@ def test_blocking_consumer(pymq_cluster: Cluster) -> None:
 
 def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with blocking.Producer(name_server) as producer:
+    with producer_at(name_server) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number))
     tries: dict[int, int] = {}
@@ -60,7 +78,7 @@ def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Clu
 
 def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with blocking.Producer(name_server) as producer:
+    with producer_at(name_server) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number))
     with (
@@ -70,11 +88,11 @@ def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster:
         for _ in consumer:
             raise ZeroDivisionError
     with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
-        assert sorted(int(m.body) for m in consumer.messages(timeout_s=5)) == list(range(5))
+        assert sorted(numbers_of(consumer, 5)) == list(range(5))
 
 
 def send_to_one_queue(name_server: str, count: int) -> None:
-    with blocking.Producer(name_server) as producer:
+    with producer_at(name_server) as producer:
         queue = producer.queues("T")[0]
         for number in range(count):
             producer.send(Message("T", b"%d" % number), queue=queue)
@@ -94,7 +112,7 @@ def test_ctrl_c_loses_nothing_that_was_taken(
             patched.setattr(LoopThread, "call", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.receive()
-        assert [int(m.body) for m in consumer.messages(timeout_s=5)] == list(range(20))
+        assert numbers_of(consumer, 20) == list(range(20))
 
 
 def test_ctrl_c_interrupts_a_blocking_consumer(pymq_cluster: Cluster) -> None:

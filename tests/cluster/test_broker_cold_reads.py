@@ -19,8 +19,10 @@ from pymq.protocol.range_bodies import QueueRange, QueueRanges
 from pymq.store import Files
 
 COUNT = 50
+#: For so long a read waits if the test does not let it go.
+STUCK_S = 90.0
 #: While one request waits for the disk, others are answered within this time on a busy machine.
-SEND_S = 5.0
+SEND_S = 30.0
 OK = ResponseCode.SUCCESS
 
 
@@ -57,7 +59,7 @@ class ColdDisk:
                         self.loop_reads.append(f"{path} at {position}:\n{stack}")
                 else:
                     self.waiting += 1
-                    self._may_go.wait(DEADLINE_S)
+                    self._may_go.wait(STUCK_S)
             return real(files, fd, size, position)
 
         monkeypatch.setattr(Files, "pread", pread)
@@ -143,6 +145,8 @@ AT_ONCE = {"state"}
 def test_requests_for_what_is_on_the_disk_only_stop_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int | None
 ) -> None:
+    monkeypatch.setattr("pymq.broker.handlers.query.INDEX_WAIT_S", STUCK_S)
+
     async def check(peer: Peer) -> None:
         end = int((await runtime_info(peer))["commitLogMaxOffset"])
         disk = ColdDisk(monkeypatch, end)
@@ -177,4 +181,5 @@ def test_requests_for_what_is_on_the_disk_only_stop_nobody_else(
         assert at_once == AT_ONCE
 
     serve(tmp_path, fill)
-    serve(tmp_path, check, memory_bytes=memory_bytes)
+    # Nothing is refused because a busy machine is late.
+    serve(tmp_path, check, memory_bytes=memory_bytes, fast_failure=False)

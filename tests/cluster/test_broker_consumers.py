@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cluster.broker_peer import Peer, connect, fields, serve
+from tests.cluster.broker_peer import DEADLINE_S, TIMEOUT_S, Peer, connect, fields, serve
 
 from pymq.broker.handlers import consumers
 from pymq.protocol.bodies import (
@@ -81,7 +81,8 @@ def test_a_consumer_that_is_too_old_silent_or_gone(
         assert (answer.remark or "").startswith("invoke consumer <g> <one> Exception: ")
         old = await connect(admin.broker)
         body = Heartbeat(client_id="one", consumers=[consumer("g")]).encode()
-        await old.channel.request(Command(RequestCode.HEART_BEAT, body=body, version=61), 5)
+        beat = Command(RequestCode.HEART_BEAT, body=body, version=61)
+        await old.channel.request(beat, TIMEOUT_S)
         answer = await admin.ask(RUNNING_INFO, **MEMBER)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "too low to finish, please upgrade it to V3_1_8" in (answer.remark or "")
@@ -97,7 +98,7 @@ def test_the_latest_connection_of_a_client_is_asked(tmp_path: Path) -> None:
             peer.answers[RUNNING_INFO] = lambda command, body=body: command.reply(0, body=body)
         assert (await first.ask(RUNNING_INFO, **MEMBER)).body == b"second"
         second.channel.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while (await first.ask(RUNNING_INFO, **MEMBER)).body != b"first":
                 await asyncio.sleep(0.005)
 

@@ -34,6 +34,8 @@ def test_members_of_a_group_are_listed_and_told_of_changes(tmp_path: Path) -> No
         second = await connect(first.broker)
         await first.heartbeat("one", consumer("g", "T"))
         await second.heartbeat("two", consumer("g", "T"))
+        # Of itself and of the other one: the second notice may have to wait for its turn.
+        await wait_until(lambda: len(first.notices) == 2)
         answer = await first.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
         assert ConsumerIds.decode(answer.body).client_ids == ["one", "two"]
         assert [notice.code for notice in first.notices][-1] == 40

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.pops import LONG_MS, PopConsumer, PoppedMessage
+from tests.cluster.test_broker_pops_in_order import POLL_MS, pop_again
 
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -21,7 +22,7 @@ def test_popped_messages_are_nobody_elses_and_acknowledged_ones_never_return(
         for n in range(10):
             await peer.send("T", b"%d" % n, queue_id=n % 2)
         one, other = PopConsumer(peer), PopConsumer(peer)
-        first = await one.pop(maxMsgNums=4, invisibleTime=1500)
+        first = await one.pop(maxMsgNums=4)
         assert len(first) == 4
         rest = await other.pop()
         assert sorted(m.body for m in first + rest) == [b"%d" % n for n in range(10)]
@@ -29,7 +30,9 @@ def test_popped_messages_are_nobody_elses_and_acknowledged_ones_never_return(
         kept = first.pop()
         for message in first + rest:
             assert (await one.ack(message)).code == ResponseCode.SUCCESS
-        again = await one.pop(pollTime=4_000) or await one.pop(pollTime=4_000)
+        # Only now is it to become visible: the others have been acknowledged in time.
+        assert (await one.change(kept, 300)).code == ResponseCode.SUCCESS
+        again = await pop_again(one)
         assert [m.body for m in again] == [kept.body]
         assert again[0].record.reconsume_times == 1
         assert again[0].record.topic == "T"
@@ -52,18 +55,18 @@ def test_a_group_and_a_topic_with_long_names(tmp_path: Path) -> None:
             await peer.send(topic, b"%d" % n, properties="TAGS\x01a\x02KEYS\x01k\x02")
         consumer = PopConsumer(peer, topic, group)
         assert len(await consumer.pop(invisibleTime=300)) == 3
-        while len(retried) < 3:
-            retried.extend(await consumer.pop(pollTime=4_000, invisibleTime=2_000))
+        retried.extend(await pop_again(consumer, 3))
+        for message in retried:
+            assert (await consumer.change(message, 2_000)).code == ResponseCode.SUCCESS
 
     async def fail_again(peer: Peer) -> None:
         assert sorted(one.body for one in retried) == [b"0", b"1", b"2"]
         assert {(one.record.topic, one.record.reconsume_times) for one in retried} == {(topic, 1)}
         stored = records(await peer.pull(retry_topic, 0, consumerGroup=group))
-        assert [one.topic for one in stored] == [retry_topic] * 3
+        # Or more, if their time was over before the broker was back.
+        assert len(stored) >= 3 and {one.topic for one in stored} == {retry_topic}
         consumer = PopConsumer(peer, topic, group)
-        found: list[PoppedMessage] = []
-        while len(found) < 3:
-            found += await consumer.pop(pollTime=4_000)
+        found = await pop_again(consumer, 3)
         assert {one.record.reconsume_times for one in found} == {2}
         for message in found:
             answer = await peer.ask(
@@ -117,7 +120,8 @@ def test_the_retry_topics_of_a_topic_are_deleted_with_it(tmp_path: Path) -> None
         await peer.send("T", b"old")
         consumer = PopConsumer(peer)
         await consumer.pop(invisibleTime=100)
-        (again,) = await consumer.pop(pollTime=4_000, invisibleTime=100)
+        (again,) = await pop_again(consumer)
+        assert (await consumer.change(again, 100)).code == ResponseCode.SUCCESS
         assert again.record.reconsume_times == 1
         await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
         answer = await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -154,21 +158,6 @@ def test_what_was_in_flight_in_a_deleted_topic_is_not_looked_for_in_its_successo
     serve(tmp_path, check)
 
 
-def test_names_too_long_for_a_retry_topic_are_refused(tmp_path: Path) -> None:
-    async def check(peer: Peer) -> None:
-        topic, group = "t" * 100, "g" * 200
-        await create_topic(peer, topic, queues=1)
-        await peer.send(topic, b"one")
-        answer = await PopConsumer(peer, topic, group).ask()
-        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "would have 308 characters, expected at most 255" in (answer.remark or "")
-        # In order there is no retry topic.
-        (message,) = await PopConsumer(peer, topic, group).pop(order=True)
-        assert message.body == b"one"
-
-    serve(tmp_path, check)
-
-
 def test_a_restart_knows_what_is_in_flight(tmp_path: Path) -> None:
     acknowledged: set[bytes] = set()
     open_ones: set[bytes] = set()
@@ -178,7 +167,8 @@ def test_a_restart_knows_what_is_in_flight(tmp_path: Path) -> None:
         for n in range(60):
             await peer.send("T", b"%d" % n, queue_id=n % 3)
         consumer = PopConsumer(peer)
-        while messages := await consumer.pop(maxMsgNums=7, invisibleTime=3000):
+        # Long enough to be popped once only, on any machine.
+        while messages := await consumer.pop(maxMsgNums=7, invisibleTime=6000):
             for n, message in enumerate(messages):
                 if n % 2:
                     assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
@@ -191,7 +181,7 @@ def test_a_restart_knows_what_is_in_flight(tmp_path: Path) -> None:
         await peer.send("T", b"new")
         found: set[bytes] = set()
         while len(found) < len(open_ones) + 1:
-            for message in await consumer.pop(pollTime=4_000):
+            for message in await consumer.pop(pollTime=POLL_MS):
                 assert message.body not in found | acknowledged
                 # What was in flight comes back when its time is over; it is not popped again.
                 assert message.record.reconsume_times == (message.body != b"new")
@@ -210,10 +200,10 @@ def test_held_pops_are_woken_one_by_one(tmp_path: Path) -> None:
 
         def later(**changes: object) -> asyncio.Future[Command]:
             texts = {k: str(v) for k, v in consumer.pop_fields(**changes).items()}
-            return peer.channel.request_nowait(Command(RequestCode.POP_MESSAGE, texts), 30)
+            return peer.channel.request_nowait(Command(RequestCode.POP_MESSAGE, texts), 120)
 
-        held = [later(pollTime=3_000) for _ in range(3)]
-        other = later(pollTime=3_000, exp="other")
+        held = [later(pollTime=60_000) for _ in range(3)]
+        other = later(pollTime=60_000, exp="other")
         await peer.send("T", b"a", queue_id=2, properties="TAGS\x01x")
         done, waiting = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
@@ -221,8 +211,13 @@ def test_held_pops_are_woken_one_by_one(tmp_path: Path) -> None:
         await peer.send("T", b"b", queue_id=1, properties="TAGS\x01other")
         done, waiting = await asyncio.wait({*waiting, other}, return_when=asyncio.FIRST_COMPLETED)
         assert [m.body for m in consumer.messages(done.pop().result())] == [b"b"]
-        answers = await asyncio.gather(*waiting)
-        assert [one.code for one in answers] == [ResponseCode.POLLING_TIMEOUT] * 2
+        # The others wait still, for what each of them wants.
+        for body, tag in ((b"c", "x"), (b"d", "other")):
+            await peer.send("T", body, queue_id=3, properties=f"TAGS\x01{tag}")
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            (answer,) = (one.result() for one in done)
+            assert [m.body for m in consumer.messages(answer)] == [body]
+        assert not waiting
 
     serve(tmp_path, check)
 
@@ -231,8 +226,8 @@ def test_a_pop_that_found_nothing_in_time(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await create_topic(peer, "T")
         consumer = PopConsumer(peer)
-        now = int(time.time() * 1000)
         begun = time.monotonic()
+        now = int(time.time() * 1000)
         answer = await consumer.ask(pollTime=400, bornTime=now)
         assert time.monotonic() - begun > 0.2
         assert answer.code == ResponseCode.POLLING_TIMEOUT
@@ -284,9 +279,7 @@ def test_with_sync_flush_and_cold_messages(tmp_path: Path) -> None:
         consumer = PopConsumer(peer)
         first = await consumer.pop(invisibleTime=300, exp="a")
         assert sorted(m.body for m in first) == sorted(b"%d" % n * 300 for n in range(20))
-        again: list[PoppedMessage] = []
-        while len(again) < 20:
-            again += await consumer.pop(pollTime=4_000, exp="a")
+        again = await pop_again(consumer, 20, exp="a")
         assert sorted(m.body for m in again) == sorted(m.body for m in first)
         for message in again:
             assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
@@ -315,10 +308,9 @@ def test_sql_selects_messages_hot_and_cold(tmp_path: Path) -> None:
         sql = {"expType": "SQL92", "exp": "a BETWEEN 40 AND 79", "maxMsgNums": 5}
         found: list[bytes] = []
         while len(found) < 40:
-            answers = await asyncio.gather(*(consumer.ask(pollTime=4_000, **sql) for _ in range(4)))
-            for answer in answers:
-                assert answer.code == ResponseCode.SUCCESS
-                found += [message.body for message in consumer.messages(answer)]
+            pops = (consumer.pop(pollTime=4_000, **sql) for _ in range(4))
+            for messages in await asyncio.gather(*pops):
+                found += [message.body for message in messages]
         assert sorted(found) == sorted(b"%d" % n * 100 for n in range(40, 80))
         assert await consumer.pop(**sql) == []
         assert await consumer.pop(exp="*") == []
@@ -332,15 +324,13 @@ def test_the_invisible_time_can_be_changed(tmp_path: Path) -> None:
         for n in range(3):
             await peer.send("T", b"%d" % n)
         consumer = PopConsumer(peer)
-        soon, later, done = await consumer.pop(invisibleTime=30_000)
-        begun = time.monotonic()
+        soon, later, done = await consumer.pop()
         assert (await consumer.change(soon, 300)).code == ResponseCode.SUCCESS
-        assert (await consumer.change(later, 60_000)).code == ResponseCode.SUCCESS
-        assert (await consumer.change(done, 400)).code == ResponseCode.SUCCESS
+        assert (await consumer.change(later, LONG_MS)).code == ResponseCode.SUCCESS
+        assert (await consumer.change(done, 3_000)).code == ResponseCode.SUCCESS
         assert (await consumer.ack(done)).code == ResponseCode.SUCCESS
-        (again,) = await consumer.pop(pollTime=14_500, invisibleTime=60_000)
+        (again,) = await pop_again(consumer)
         assert again.body == soon.body
-        assert time.monotonic() - begun < 15.0
         assert again.record.reconsume_times == 1
         # Its old handle is worth nothing any more, nor are those of acknowledged messages.
         assert (await consumer.change(soon, 300)).code == ResponseCode.SUCCESS
@@ -359,14 +349,13 @@ def test_batches_of_acknowledgements(tmp_path: Path) -> None:
         for n in range(40):
             await peer.send("T", b"%d" % n, queue_id=n % 3)
         consumer = PopConsumer(peer)
-        first = await consumer.pop(invisibleTime=1000)
-        rest = await consumer.pop(invisibleTime=1000)
+        # Long enough for the acknowledgements to come in time, on any machine.
+        first = await consumer.pop(invisibleTime=4000)
+        rest = await consumer.pop(invisibleTime=4000)
         assert len(first + rest) == 40
         kept = [first.pop(5), rest.pop()]
         assert (await consumer.ack_batch(first + rest)).code == ResponseCode.SUCCESS
-        again: list[PoppedMessage] = []
-        while len(again) < 2:
-            again += await consumer.pop(pollTime=4_000)
+        again = await pop_again(consumer, 2)
         assert sorted(m.body for m in again) == sorted(m.body for m in kept)
         assert (await consumer.ack_batch(again)).code == ResponseCode.SUCCESS
         assert (await consumer.ack_batch([])).code == ResponseCode.NO_MESSAGE
@@ -382,8 +371,8 @@ def test_notifications_and_polling_info(tmp_path: Path) -> None:
         await create_topic(peer, "T", queues=2)
         consumer = PopConsumer(peer)
         assert fields(await consumer.notify()) == {"hasMsg": "false", "pollingFull": "false"}
-        held = asyncio.ensure_future(consumer.pop(pollTime=4_000))
-        told = asyncio.ensure_future(consumer.notify(pollTime=4_000))
+        held = asyncio.ensure_future(consumer.pop(pollTime=POLL_MS))
+        told = asyncio.ensure_future(consumer.notify(pollTime=1_000))
         while not await consumer.polling_count():
             await asyncio.sleep(0.01)
         assert await consumer.polling_count(1) == 0
@@ -394,7 +383,7 @@ def test_notifications_and_polling_info(tmp_path: Path) -> None:
         assert fields(await consumer.notify(consumerGroup="other"))["hasMsg"] == "true"
         assert fields(await consumer.notify())["hasMsg"] == "false"
         await consumer.change(message, 100)
-        told = asyncio.ensure_future(consumer.notify(pollTime=4_000))
+        told = asyncio.ensure_future(consumer.notify(pollTime=POLL_MS))
         assert fields(await told)["hasMsg"] == "true"
         unknown = await consumer.notify(topic="unknown")
         assert unknown.code == ResponseCode.TOPIC_NOT_EXIST

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
 from tests.cluster.fuzz_run import resident_bytes
 
-from pymq.broker.pressure import disk_pressure
+from pymq.broker.pressure import disk_pressure, write_watch
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
@@ -24,7 +24,10 @@ OK, BUSY = ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY
 
 
 class FrozenDisk:
-    """Makes flushes, and later writes, wait until the test lets go; the loop's own writes fail."""
+    """Makes flushes, and later writes, wait until the test lets go; the loop's own writes fail.
+
+    Nothing is really flushed: how slow this machine's disk is must not matter.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._may_go = threading.Event()
@@ -32,7 +35,7 @@ class FrozenDisk:
         self._loop_thread = threading.get_ident()
         self._writes_wait = False
         self.blocked_loop = 0
-        monkeypatch.setattr(Files, "fsync", self._waiting(Files.fsync, lambda: True))
+        monkeypatch.setattr(Files, "fsync", self._waiting(lambda files, fd: None, lambda: True))
         monkeypatch.setattr(Files, "pwrite", self._waiting(Files.pwrite, lambda: self._writes_wait))
 
     def _waiting(self, real: Callable[..., Any], waits: Callable[[], bool]) -> Callable[..., Any]:
@@ -122,21 +125,29 @@ def test_a_frozen_disk_stops_producers_and_nobody_else(
     assert caplog.text.count("the disk takes writes again") == 1
 
 
-@pytest.mark.parametrize(("hang_s", "said_count"), [(0.3, 0), (2.0, 1)])
+@pytest.mark.parametrize("is_long", [False, True])
 def test_a_write_that_blocked_everybody_is_said_and_the_next_ones_are_tried_first(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    hang_s: float,
-    said_count: int,
+    is_long: bool,
 ) -> None:
+    if not is_long:  # whatever else keeps this process waiting meanwhile
+        monkeypatch.setattr(write_watch, "LONG_S", DEADLINE_S)
+
+    def hang() -> None:
+        time.sleep(0.3)
+        until_s = time.monotonic() + DEADLINE_S
+        while is_long and "has not returned" not in caplog.text and time.monotonic() < until_s:
+            time.sleep(0.05)
+
     async def check(peer: Peer) -> None:
         real, slow, loop_thread = Files.pwrite, [True], threading.get_ident()
 
         def pwrite(files: Files, *arguments: Any) -> None:
             if slow and threading.get_ident() == loop_thread:
                 slow.clear()
-                time.sleep(hang_s)
+                hang()
             real(files, *arguments)
 
         monkeypatch.setattr(Files, "pwrite", pwrite)
@@ -147,7 +158,7 @@ def test_a_write_that_blocked_everybody_is_said_and_the_next_ones_are_tried_firs
     serve(tmp_path, check)
     assert caplog.text.count("and all clients waited for it") == 1
     # Said while it hung: the other line follows when it is over.
-    assert caplog.text.partition("and all clients")[0].count("has not returned") == said_count
+    assert caplog.text.partition("and all clients")[0].count("has not returned") == is_long
 
 
 def test_pulls_beyond_the_limit_are_told_to_come_later(
@@ -228,9 +239,16 @@ def test_reads_that_wait_too_long_for_a_disk_are_given_up_while_sends_go_on(
     monkeypatch.setattr(PrefetchJob, "run", run)
 
     async def check(peer: Peer) -> None:
+        async def limit(wait_ms: int) -> None:
+            text = b"waitTimeMillsInPullQueue=%d" % wait_ms
+            assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, text)).code == OK
+
         try:
             await peer.send("T", b"old")
-            reads = [peer.pull_later("T", 0) for _ in range(8)]
+            reads = [peer.pull_later("T", 0) for _ in range(2)]
+            await wait_until(lambda: len(threads) == 2)  # both have begun
+            reads += [peer.pull_later("T", 0) for _ in range(6)]
+            await limit(100)
             late, pending = await asyncio.wait(reads[2:], timeout=DEADLINE_S)
             assert not pending and not any(read.done() for read in reads[:2])
             for read in late:
@@ -238,6 +256,7 @@ def test_reads_that_wait_too_long_for_a_disk_are_given_up_while_sends_go_on(
                 assert answer.code == BUSY
                 assert str(answer.remark).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow")
             assert (await peer.send("T", b"new")).code == OK
+            await limit(60_000)
         finally:
             may_end.set()
         for read in reads[:2]:
@@ -245,7 +264,7 @@ def test_reads_that_wait_too_long_for_a_disk_are_given_up_while_sends_go_on(
         assert (await peer.pull("T", 0)).code == OK
         assert threading.get_ident() not in threads
 
-    serve(tmp_path, check, memory_bytes=0, pull_wait_ms=100)
+    serve(tmp_path, check, memory_bytes=0, pull_wait_ms=60_000, allow_config_update=True)
     assert caplog.text.count("for a read from the disk to begin") == 1
 
 
@@ -253,7 +272,6 @@ def test_an_idle_broker_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     async def check(peer: Peer) -> None:
         await peer.send("T", b"x")
         held = peer.pull_later("T", 1, sysFlag=SUSPENDED, suspendTimeoutMillis=60_000)
-        await asyncio.sleep(0.5)
         loop, count = asyncio.get_running_loop(), 0
         call_at = loop.call_at
 
@@ -263,9 +281,13 @@ def test_an_idle_broker_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             return call_at(*arguments, **options)
 
         monkeypatch.setattr(loop, "call_at", counted)
-        begun_s = time.monotonic()
-        await asyncio.sleep(2)
-        assert count / (time.monotonic() - begun_s) < 27  # timers each second
+        rates: list[float] = []
+        while not rates or rates[-1] >= 27:  # timers each second
+            await asyncio.sleep(0.5)  # first what has begun ends, such as a flush
+            begun_s, count = time.monotonic(), 0
+            await asyncio.sleep(2)
+            rates.append(count / (time.monotonic() - begun_s))
+            assert len(rates) < 10, rates
         held.cancel()
 
     serve(tmp_path, check)

@@ -1,9 +1,10 @@
 """What a broker says about itself and about single messages, over a real socket."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.broker_peer import Peer, fields, records, serve
+from tests.cluster.broker_peer import DEADLINE_S, Peer, fields, records, serve
 
 from pymq.broker.handlers import query as query_handlers
 from pymq.errors import StoreError
@@ -11,6 +12,14 @@ from pymq.protocol.bodies import KVTable, TopicStats
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.store import FlushMode, Keys
+
+
+@pytest.fixture(autouse=True)
+def patient_queries() -> Iterator[None]:
+    """Have queries by key wait for the index for as long as a busy machine needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query_handlers, "INDEX_WAIT_S", DEADLINE_S)
+        yield
 
 
 async def runtime_info(peer: Peer) -> dict[str, str]:
@@ -213,6 +222,7 @@ def test_an_index_that_is_behind_is_not_taken_for_an_answer(
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert "try again" in str(answer.remark)
         monkeypatch.setattr(Keys, "index_step", broken)
+        monkeypatch.setattr(query_handlers, "INDEX_WAIT_S", DEADLINE_S)
         answer = await query(peer, "T", "other")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "no space left for keys" in str(answer.remark)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, connect, fields, records, serve
+from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
 
 from pymq.broker.handlers import replies
 from pymq.protocol.bodies import ProducerData
@@ -137,7 +137,7 @@ def test_who_asked_is_silent_or_gone(tmp_path: Path, monkeypatch: pytest.MonkeyP
             await asyncio.sleep(0.005)
         producer.channel.close()
         assert (await later).remark == "push reply message to askerfail."
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while "not found" not in ((await reply(peer)).remark or ""):
                 await asyncio.sleep(0.005)
 

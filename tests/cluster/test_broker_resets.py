@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, connect, create_topic, fields, records, serve
+from tests.cluster.broker_peer import (
+    DEADLINE_S,
+    TIMEOUT_S,
+    Peer,
+    connect,
+    create_topic,
+    fields,
+    records,
+    serve,
+)
 
 from pymq.protocol.bodies import ConsumerData, ConsumeStats, MessageQueue, Subscription
 from pymq.protocol.client_bodies import OffsetReset
@@ -93,7 +102,7 @@ def test_a_held_pull_hears_of_a_reset_at_once_and_those_of_other_groups_do_not(
 ) -> None:
     async def check(peer: Peer) -> None:
         await fill(peer)
-        pull = {"sysFlag": PULL, "suspendTimeoutMillis": 4000}
+        pull = {"sysFlag": PULL, "suspendTimeoutMillis": 60_000}
         held = peer.pull_later("T", 3, **pull)
         other = peer.pull_later("T", 3, consumerGroup="other", **pull)
         assert offsets(await reset(peer, timestamp=0)) == {0: 0, 1: 0}
@@ -167,7 +176,7 @@ def told(peer: Peer) -> list[Command]:
 
 
 async def wait_told(*peers: Peer) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not all(map(told, peers)):
             await asyncio.sleep(0.005)
 
@@ -207,7 +216,7 @@ def test_cpp_clients_have_no_maps_with_objects_as_keys(tmp_path: Path) -> None:
             await commit(peer, 3, queue_id=queue_id)
         request = {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true"}
         command = Command(RESET, request, language=LanguageCode.CPP)
-        assert offsets(await peer.channel.request(command, 5)) == {0: 3, 1: 3}
+        assert offsets(await peer.channel.request(command, TIMEOUT_S)) == {0: 3, 1: 3}
         await wait_told(peer)
         assert json.loads(bytes(told(peer)[0].body)) == {
             "offsetTable": [

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.broker_peer import DEADLINE_S, Peer, create_topic, fields, records, serve
 from tests.cluster.sinks import SinkWriter, bodies, seen, shown
 
 from pymq.broker.handlers import sinks as handler
@@ -16,6 +16,12 @@ from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.sink_bodies import SinkRow
 from pymq.protocol.sink_decisions import JournalEntry, StagedRuns
 from pymq.store import FlushMode
+
+
+@pytest.fixture(autouse=True)
+def patient_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have queries by key wait for the index for as long as a busy machine needs."""
+    monkeypatch.setattr("pymq.broker.handlers.query.INDEX_WAIT_S", DEADLINE_S)
 
 
 async def found_by_key(peer: Peer, key: str) -> list[bytes]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, connect, fields, records, serve
+from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
 from tests.cluster.transactional import (
     COMMIT,
     ROLLBACK,
     UNKNOWN,
-    Half,
+    Check,
     checks,
     end,
     half_properties,
@@ -29,14 +29,23 @@ from pymq.protocol.record import Record, offset_message_id
 from pymq.store import FlushMode
 
 OK = ResponseCode.SUCCESS
+#: For what comes, however busy the machine.
+LIMIT_S = DEADLINE_S / 2
 
 
-def serve_quickly(
-    path: Path, check: Callable[[Peer], Awaitable[None]], **settings: Any
-) -> None:
+def serve_quickly(path: Path, check: Callable[[Peer], Awaitable[None]], **settings: Any) -> None:
     """Run a broker that checks every 0.1 s what is 0.3 s old."""
     quick = {"transaction_check_interval_ms": 100, "transaction_timeout_ms": 300}
     serve(path, check, **quick | settings)
+
+
+async def settled(peer: Peer) -> int:
+    """Return how many checks a producer has got, once a round has brought no more."""
+    before, known = -1, len(checks(peer))
+    while known != before:
+        await asyncio.sleep(0.3)
+        before, known = known, len(checks(peer))
+    return known
 
 
 def now_ms() -> int:
@@ -112,15 +121,14 @@ def test_every_check_counts_and_names_a_new_place(tmp_path: Path) -> None:
         await wait_for_checks(peer, 5)
         # Any of its places may be named, and then it is checked no more.
         assert (await end(peer, asked[1].half, ROLLBACK)).remark is None
-        await asyncio.sleep(0.3)
-        known = len(checks(peer))
+        known = await settled(peer)
         for one in checks(peer):
             assert "ended before" in ((await end(peer, one.half, COMMIT)).remark or "")
         await asyncio.sleep(0.5)
         assert len(checks(peer)) == known
         assert await stored(peer, "T") == []
 
-    serve_quickly(tmp_path, check)
+    serve_quickly(tmp_path, check, transaction_check_max=1_000)
 
 
 def test_what_has_ended_or_is_young_is_not_checked(tmp_path: Path) -> None:
@@ -129,6 +137,9 @@ def test_what_has_ended_or_is_young_is_not_checked(tmp_path: Path) -> None:
         for number in range(5):
             half = await prepare(peer, "T", b"x", number, born_timestamp=now_ms())
             await end(peer, half, ROLLBACK if number % 2 else COMMIT)
+        # Not before: all of them were to end before they were old enough.
+        quick = await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"transactionTimeOut=300")
+        assert quick.code == OK
         old = await prepare(peer, "T", b"x", 5, born_timestamp=now_ms())
         await asyncio.sleep(0.6)
         await prepare(peer, "T", b"x", 6, born_timestamp=now_ms() + 4_000)
@@ -136,7 +147,7 @@ def test_what_has_ended_or_is_young_is_not_checked(tmp_path: Path) -> None:
         await end(peer, old, ROLLBACK)
         assert {one.fields["msgId"] for one in checks(peer)} <= {"KEY5", "KEY6"}
 
-    serve_quickly(tmp_path, check)
+    serve_quickly(tmp_path, check, transaction_timeout_ms=60_000, allow_config_update=True)
 
 
 def test_a_message_born_in_the_future_is_checked_at_once(tmp_path: Path) -> None:
@@ -148,6 +159,14 @@ def test_a_message_born_in_the_future_is_checked_at_once(tmp_path: Path) -> None
     serve_quickly(tmp_path, check, transaction_timeout_ms=30_000)
 
 
+async def checks_of(peer: Peer, message_id: str) -> list[Check]:
+    """Return the checks of one transaction, at least one."""
+    async with asyncio.timeout(LIMIT_S):
+        while not (asked := [c for c in checks(peer) if c.fields["msgId"] == message_id]):
+            await asyncio.sleep(0.05)
+    return asked
+
+
 def test_an_immunity_time_of_its_own_counts_instead(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await join(peer)
@@ -156,12 +175,9 @@ def test_an_immunity_time_of_its_own_counts_instead(tmp_path: Path) -> None:
         half = await prepare(peer, "T", b"x", 1, properties=immune, born_timestamp=born)
         early = half_properties(2, "CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02")
         await prepare(peer, "T", b"x", 2, properties=early, born_timestamp=born)
-        asked = await wait_for_checks(peer, 1)
-        assert asked[0].fields["msgId"] == "KEY2"
-        await end(peer, asked[0].half, ROLLBACK, fromTransactionCheck=True)
-        async with asyncio.timeout(10):
-            while not (asked := [c for c in checks(peer) if c.fields["msgId"] == "KEY1"]):
-                await asyncio.sleep(0.05)
+        (soon, *_) = await checks_of(peer, "KEY2")
+        await end(peer, soon.half, ROLLBACK, fromTransactionCheck=True)
+        asked = await checks_of(peer, "KEY1")
         assert now_ms() - born >= 2_000
         kept = decode_properties(asked[0].record.properties)
         assert kept["TRANSACTION_CHECK_TIMES"] == "1"
@@ -177,7 +193,7 @@ def test_the_end_of_an_immune_message_names_its_first_place(tmp_path: Path) -> N
         await join(peer)
         immune = half_properties(1, "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02")
         half = await prepare(peer, "T", b"x", 1, properties=immune, born_timestamp=now_ms())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while len(await stored(peer, HALF_TOPIC)) < 4:
                 await asyncio.sleep(0.05)
         for copy in (await stored(peer, HALF_TOPIC))[1:]:
@@ -186,6 +202,7 @@ def test_the_end_of_an_immune_message_names_its_first_place(tmp_path: Path) -> N
             assert "TRANSACTION_CHECK_TIMES" not in kept
         assert (await end(peer, half, COMMIT)).code == OK
         assert [one.body for one in await stored(peer, "T")] == [b"x"]
+        await asyncio.sleep(0.2)  # a copy that was being written is there
         count = len(await stored(peer, HALF_TOPIC))
         await asyncio.sleep(0.4)
         assert len(await stored(peer, HALF_TOPIC)) == count
@@ -200,7 +217,7 @@ def test_after_too_many_checks_a_message_is_moved_away(
     async def check(peer: Peer) -> None:
         await join(peer)
         await prepare(peer, "T", b"x", 1, born_timestamp=now_ms(), flag=9)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while not (moved := await stored(peer, CHECK_MAX_TIME_TOPIC)):
                 await asyncio.sleep(0.05)
         (record,) = moved
@@ -210,7 +227,7 @@ def test_after_too_many_checks_a_message_is_moved_away(
         await asyncio.sleep(0.5)
         assert len(checks(peer)) == 3
         assert len(await stored(peer, CHECK_MAX_TIME_TOPIC)) == 1
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while await cursor(peer) != 4:
                 await asyncio.sleep(0.05)
         assert "is moved to topic TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
@@ -223,7 +240,7 @@ def test_a_message_older_than_files_are_kept_is_moved_away_unasked(tmp_path: Pat
     async def check(peer: Peer) -> None:
         await join(peer)
         await prepare(peer, "T", b"x", 1, born_timestamp=now_ms() - 3_700_000)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while not await stored(peer, CHECK_MAX_TIME_TOPIC):
                 await asyncio.sleep(0.05)
         assert checks(peer) == []
@@ -235,7 +252,7 @@ def test_producers_come_and_go(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     async def check(peer: Peer) -> None:
         await join(peer, group="another")
         await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while len(await stored(peer, HALF_TOPIC)) < 3:
                 await asyncio.sleep(0.05)
         assert checks(peer) == []
@@ -272,7 +289,7 @@ def test_thousands_of_open_transactions(tmp_path: Path) -> None:
                     for number in range(start, start + 500)
                 )
             )
-        async with asyncio.timeout(60):  # on a slow machine some are checked twice meanwhile
+        async with asyncio.timeout(LIMIT_S):  # on a slow machine some are checked twice meanwhile
             while len({one.fields["msgId"] for one in checks(peer)}) < count:
                 await asyncio.sleep(0.1)
         newest = {one.fields["msgId"]: one.half for one in checks(peer)}
@@ -282,7 +299,7 @@ def test_thousands_of_open_transactions(tmp_path: Path) -> None:
             await asyncio.gather(*(end(peer, half, COMMIT) for half in some))
         found = await stored(peer, "T")
         assert sorted(int(one.body) for one in found) == list(range(count))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while await cursor(peer) < len(await stored(peer, HALF_TOPIC)):
                 await asyncio.sleep(0.1)
         assert await cursor(peer, HALF_OP_TOPIC) == len(await stored(peer, HALF_OP_TOPIC))
@@ -293,121 +310,5 @@ def test_thousands_of_open_transactions(tmp_path: Path) -> None:
         transaction_timeout_ms=1_000,
         transaction_check_interval_ms=1_500,
         transaction_check_max=1_000,
+        fast_failure=False,  # a machine that is slower than these sends is no reason
     )
-
-
-async def wait_for_discard(peer: Peer, count: int = 1) -> list[Record]:
-    async with asyncio.timeout(15):
-        while len(moved := await stored(peer, CHECK_MAX_TIME_TOPIC)) < count:
-            await asyncio.sleep(0.05)
-    return moved
-
-
-@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
-def test_a_discarded_transaction_may_still_be_ended_once(tmp_path: Path, first: int) -> None:
-    """Its producer may have needed longer than all checks take; also after a restart."""
-    expected = [b"late"] if first == COMMIT else []
-    places: list[Half] = []
-
-    async def begin(peer: Peer) -> None:
-        await join(peer)
-        half = await prepare(peer, "T", b"late", 1, born_timestamp=now_ms())
-        places.append(half)
-        await wait_for_discard(peer)
-        places.extend(one.half for one in checks(peer))
-        assert len(places) == 3
-        if first == COMMIT:
-            return  # the next start decides
-        assert (await end(peer, places[1], first)).remark is None
-        for place in places:
-            assert "ended before" in ((await end(peer, place, COMMIT)).remark or "")
-
-    async def go_on(peer: Peer) -> None:
-        decisions = [end(peer, place, COMMIT) for place in places * 3]
-        answers = await asyncio.gather(*decisions)
-        assert [answer.code for answer in answers] == [OK] * 9
-        assert [one.body for one in await stored(peer, "T")] == expected
-
-    for part in (begin, go_on, go_on):
-        serve_quickly(tmp_path, part, transaction_check_max=2, transaction_timeout_ms=0)
-
-
-async def resume(peer: Peer, message_id: str) -> Any:
-    return await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=message_id)
-
-
-def test_a_discarded_transaction_is_checked_again_when_an_administrator_says_so(
-    tmp_path: Path,
-) -> None:
-    async def check(peer: Peer) -> None:
-        await join(peer)
-        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        (moved,) = await wait_for_discard(peer)
-        known = len(checks(peer))
-        message_id = offset_message_id(moved.store_host, moved.physical_offset)
-        assert (await resume(peer, message_id)).code == OK
-        asked = await wait_for_checks(peer, known + 1)
-        assert decode_properties(asked[-1].record.properties)["TRANSACTION_CHECK_TIMES"] == "1"
-        # It is open again: its first place may be named, too, and only once.
-        assert (await end(peer, half, COMMIT)).remark is None
-        assert "ended before" in ((await end(peer, asked[-1].half, ROLLBACK)).remark or "")
-        assert [one.body for one in await stored(peer, "T")] == [b"x"]
-        answer = await resume(peer, message_id)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "ended before" in (answer.remark or "")
-
-    serve_quickly(tmp_path, check, transaction_check_max=2, transaction_timeout_ms=0)
-
-
-def test_the_checks_of_an_open_transaction_are_counted_again(tmp_path: Path) -> None:
-    async def check(peer: Peer) -> None:
-        await join(peer)
-        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        asked = await wait_for_checks(peer, 3)
-        message_id = offset_message_id(asked[0].record.store_host, asked[0].half.physical_offset)
-        assert (await resume(peer, message_id)).code == OK
-        async with asyncio.timeout(15):
-            while True:
-                properties = [decode_properties(one.record.properties) for one in checks(peer)]
-                times = [int(one["TRANSACTION_CHECK_TIMES"]) for one in properties]
-                if times[-1] >= 3 and times.count(2) == 2:
-                    break
-                await asyncio.sleep(0.05)
-        assert times.count(1) == 2
-        assert await stored(peer, CHECK_MAX_TIME_TOPIC) == []
-
-    serve_quickly(tmp_path, check, transaction_timeout_ms=0)
-
-
-def test_what_cannot_be_checked_again(tmp_path: Path) -> None:
-    async def check(peer: Peer) -> None:
-        sent = await peer.send("T", b"plain")
-        ended = await prepare(peer, "T", b"x", 1)
-        await end(peer, ended, ROLLBACK)
-        host = bytes.fromhex(fields(sent)["msgId"])[:8]
-        for message_id, reason in (
-            (fields(sent)["msgId"], "a message of topic T"),
-            (offset_message_id(host, ended.physical_offset), "ended before"),
-            (offset_message_id(host, 1 << 40), "physical offset"),
-            (offset_message_id(host, 3), ""),
-            ("nonsense", "message id"),
-        ):
-            answer = await resume(peer, message_id)
-            assert answer.code == ResponseCode.SYSTEM_ERROR
-            remark = answer.remark or ""
-            assert remark.startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: ")
-            assert reason in remark
-
-    serve(tmp_path, check)
-
-
-def test_without_a_key_index_a_discarded_transaction_has_ended(tmp_path: Path) -> None:
-    async def check(peer: Peer) -> None:
-        await join(peer)
-        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        await wait_for_discard(peer)
-        assert "ended before" in ((await end(peer, half, COMMIT)).remark or "")
-        assert await stored(peer, "T") == []
-
-    quick = {"transaction_check_max": 2, "transaction_timeout_ms": 0}
-    serve_quickly(tmp_path, check, store={"key_index": False}, **quick)

@@ -116,7 +116,9 @@ def test_group(name_server: str) -> None:
     assert nobody.status == 1 and "'nobody'" in nobody.line
 
 
-def test_messages_are_found_and_shown(name_server: str) -> None:
+def test_messages_are_found_and_shown(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Or a broker that is held up looks in what it has indexed by then.
+    monkeypatch.setattr("pymq.broker.handlers.query.INDEX_WAIT_S", DEADLINE_S)
     where = ("-n", name_server, "-o", "json")
     for number in range(6):
         keys = ("--keys", "all", "--keys", f"k{number % 2}", "--tags", "T")
@@ -227,7 +229,7 @@ def test_errors_are_one_line(
 ) -> None:
     if "known" in arguments:
         pymq("topic", "create", "known", "-n", name_server)
-    found = refusal(pymq(*arguments, NAMESRV_ADDR=name_server))
+    found = refusal(pymq(*arguments, "--timeout", "30", NAMESRV_ADDR=name_server))
     assert found.status == status, found.line
     assert said in found.line
     assert found.line.startswith(f"pymq {arguments[0]}: ")
@@ -245,7 +247,7 @@ def test_sinks(cluster: Cluster, name_server: str) -> None:
     assert array(pymq("sink", "list", *where)) == []
     nobody = refusal(pymq("sink", "show", "nobody", *where))
     assert nobody.status == 1 and "no sink 'nobody'" in nobody.line
-    with BulkClient(name_server) as client:
+    with BulkClient(name_server, timeout_s=DEADLINE_S) as client:
         for name in ("one", "two"):
             batch = SinkBatch(sink=name, query="q", run="r", batch=7)
             wanted = operations.publish_batch(PublishRequest(batch=batch, runs=StagedRuns()))

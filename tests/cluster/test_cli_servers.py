@@ -22,8 +22,11 @@ from tests.cluster.cli_processes import (
 )
 from tests.interop.peers import free_port
 
+from pymq import blocking
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
+
+TIMEOUT_S = 30.0
 
 
 def test_up_says_what_listens_where_and_is_ready(tmp_path: Path) -> None:
@@ -49,8 +52,8 @@ def test_stops_with_clients_and_held_pulls(tmp_path: Path, number: signal.Signal
         assert facts["ready"] is True
         assert (facts["flush"], facts["store"]) == ("async", str(tmp_path / "store"))
         with (
-            BlockingClient(facts["nameServer"]) as client,
-            BlockingClient(facts["nameServer"]) as idle,
+            BlockingClient(facts["nameServer"], timeout_s=TIMEOUT_S) as client,
+            BlockingClient(facts["nameServer"], timeout_s=TIMEOUT_S) as idle,
         ):
             sent = client.send(Message("t", b"x"))
             idle.route("t")
@@ -67,7 +70,7 @@ def test_stops_with_clients_and_held_pulls(tmp_path: Path, number: signal.Signal
     assert not (tmp_path / "store/abort").exists()
     with up(tmp_path / "store") as process:  # and what was stored is there
         name_server = json.loads(process.line())["nameServer"]
-        with BlockingClient(name_server) as client:
+        with BlockingClient(name_server, timeout_s=TIMEOUT_S) as client:
             assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
         assert process.stop() == (0, "")
 
@@ -139,6 +142,9 @@ def test_a_real_file_starts_a_broker(version: str, tmp_path: Path) -> None:
         with running("broker", "-c", file, "-o", "json") as second:
             facts = json.loads(second.line())
             assert facts["registeredWith"] == name_server
+            # It says that it is ready before a name server that is held up has answered it.
+            with blocking.Admin(name_server, timeout_s=DEADLINE_S) as admin:
+                admin.brokers.wait_registered(1, deadline_s=DEADLINE_S)
             topic = pymq("topic", "create", "orders", "--queues", "2", "-n", name_server)
             assert topic.returncode == 0, topic.stderr
             sent = pymq("send", "orders", "hello", "-n", name_server)
@@ -212,7 +218,7 @@ def test_up_in_memory_tells_its_ports_in_a_file_and_keeps_nothing(tmp_path: Path
         assert facts["pid"] == process.process.pid
         assert (facts["flush"], facts["durability"]) == ("memory", "no message outlives pymq")
         root = Path(facts["store"])
-        with BlockingClient(facts["nameServer"]) as client:
+        with BlockingClient(facts["nameServer"], timeout_s=TIMEOUT_S) as client:
             sent = client.send(Message("t", b"x"))
             assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
         assert (root / "commitlog").is_dir()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.cli_processes import array, pymq, refusal, rows, running
+from tests.cluster.cli_processes import DEADLINE_S, array, pymq, refusal, rows, running
 
 from pymq import blocking
 from pymq.protocol.message import Message
-from pymq.testing import Cluster
+from pymq.testing import Cluster, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,7 @@ def test_groups_are_created_reset_and_deleted(cluster: Cluster, where: tuple[str
     nobody = refusal(pymq("group", "members", "team", *where))
     assert nobody.status == 1 and "has no members" in nobody.line
     with blocking.Consumer(cluster.name_server, "team").subscribe("work", "A") as consumer:
+        wait_until(lambda: consumer.assignment, timeout_s=DEADLINE_S)  # brokers know it
         (member,) = array(pymq("group", "members", "team", *where))
         assert member["member"] == consumer.client_id
         assert member["subscriptions"]["work"] == "A"
@@ -174,7 +175,7 @@ def test_members_reach_brokers_where_they_are_mapped(
 ) -> None:
     rows(pymq("send", "mapped", "one", *where))
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
-        elsewhere.settimeout(20)
+        elsewhere.settimeout(DEADLINE_S)
         address = f"127.0.0.1:{elsewhere.getsockname()[1]}"
         told = ("--group", "mapped", "--map", f"{cluster.broker_address}={address}")
         with running("consume", "mapped", *told, *where):
@@ -183,7 +184,7 @@ def test_members_reach_brokers_where_they_are_mapped(
 
 def test_profiles_name_clusters(cluster: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text(f'[profiles.here]\nname_server = "{cluster.name_server}"\n')
+    file.write_text(f'[profiles.here]\ntimeout_s = 30\nname_server = "{cluster.name_server}"\n')
     found = pymq("--profile", "here", "topic", "list", PYMQ_CONFIG=str(file))
     assert found.returncode == 0 and found.stdout.startswith("TOPIC")
     file.write_text(f'{file.read_text()}namespace = "profiled"\n')

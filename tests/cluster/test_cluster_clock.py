@@ -12,14 +12,16 @@ import pytest
 from tests.cluster.broker_peer import connect
 from tests.cluster.pops import LONG_MS, PopConsumer
 from tests.cluster.running import run
+from tests.cluster.scenarios import create_topic
 
 from pymq import Message, ReceivedMessage, TransactionStatus, blocking
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.testing import Cluster, wait_until, wait_until_async
 
-#: Much less than what is waited for without a clock to advance.
-SOON_S = 20.0
+#: Less than what is waited for without a clock to advance.
+SOON_S = 45.0
+END_S = 120.0
 HOUR_S = 3600.0
 
 
@@ -89,6 +91,7 @@ def test_what_waits_survives_a_restart_in_between(cluster: Cluster) -> None:
 
 def test_delays_at_two_brokers() -> None:
     with Cluster(brokers=2) as cluster, blocking.Producer(cluster.name_server) as producer:
+        create_topic(cluster.name_server)
         for number in range(16):
             producer.send(Message("T", b"%d" % number, delay_level=17))
         cluster.clock.advance(HOUR_S)
@@ -106,9 +109,9 @@ def test_the_master_of_a_group_and_its_successor() -> None:
         cluster.wait_in_sync()
         first = cluster.master()
         cluster.broker(broker_id=first).kill()
-        wait_until(lambda: cluster.master() != first, timeout_s=60)
+        wait_until(lambda: cluster.master() != first, timeout_s=END_S)
         cluster.clock.advance(HOUR_S)
-        wait_until(lambda: set(bodies(cluster)) == {b"x", b"y"}, timeout_s=60)
+        wait_until(lambda: set(bodies(cluster)) == {b"x", b"y"}, timeout_s=END_S)
 
 
 def test_retries_up_to_the_dead_letter(cluster: Cluster) -> None:
@@ -124,7 +127,7 @@ def test_retries_up_to_the_dead_letter(cluster: Cluster) -> None:
             attempts.append(message.reconsume_times)
             raise ValueError("on purpose")
 
-        running = threading.Thread(target=consumer.run, args=(fail,), kwargs={"timeout_s": 60})
+        running = threading.Thread(target=consumer.run, args=(fail,), kwargs={"timeout_s": END_S})
         running.start()
         began = time.monotonic()
         for count, wait_s in enumerate((10, 30, 60), 1):  # of levels 3, 4, 5
@@ -136,10 +139,10 @@ def test_retries_up_to_the_dead_letter(cluster: Cluster) -> None:
         soon(lambda: bodies(cluster, "%DLQ%g") == [b"x"])
         assert time.monotonic() - began < 100, "of 100 s"
         consumer.close()
-        running.join(30)
+        running.join(END_S)
 
 
-def test_transactions_are_checked(cluster: Cluster) -> None:
+def test_transactions_are_checked() -> None:
     answers = [TransactionStatus.UNKNOWN, TransactionStatus.UNKNOWN, TransactionStatus.COMMIT]
     asked: list[bytes] = []
 
@@ -148,7 +151,8 @@ def test_transactions_are_checked(cluster: Cluster) -> None:
         return answers[len(asked) - 1]
 
     with (
-        cluster,
+        # Only the clock has it look for transactions that are open.
+        Cluster(broker={"transaction_check_interval_ms": 3_600_000}) as cluster,
         blocking.Producer(
             cluster.name_server, group="p", check_transaction=check, check_topics=["T"]
         ) as producer,
@@ -194,16 +198,17 @@ def test_nobody_is_taken_for_dead(cluster: Cluster) -> None:
         def handle(message: ReceivedMessage) -> None:
             seen.append(message.body)
 
-        running = threading.Thread(target=consumer.run, args=(handle,), kwargs={"timeout_s": 60})
+        running = threading.Thread(target=consumer.run, args=(handle,), kwargs={"timeout_s": END_S})
         running.start()
         soon(lambda: seen == [b"before"])
+        soon(lambda: len(consumer.assignment) == 5)  # and that of retries
         assignment = consumer.assignment
         cluster.clock.advance(10 * 24 * HOUR_S)
         assert consumer.assignment == assignment
-        producer.send(Message("T", b"after"), deadline_s=SOON_S)
+        producer.send(Message("T", b"after"), deadline_s=END_S)
         soon(lambda: seen == [b"before", b"after"])
         consumer.close()
-        running.join(30)
+        running.join(END_S)
 
 
 def test_a_clock_of_one_s_own_is_left_alone() -> None:

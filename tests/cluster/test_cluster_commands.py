@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.cli_processes import array, pymq, refusal
+from tests.cluster.scenarios import create_topic
 from tests.crash.servers import broker_process
 
 from pymq.broker.replication_config import Role
@@ -15,7 +16,8 @@ from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
+TIMEOUT_S = 30.0
 
 
 def brokers(cluster: Cluster, *more: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -33,7 +35,8 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def shared_groups() -> Iterator[Cluster]:
-    with Cluster(brokers=2, replicas=2) as cluster:
+    # Both are up when messages are sent: they are waited for, however slow they are.
+    with Cluster(brokers=2, replicas=2, replication={"slave_timeout_ms": 20_000}) as cluster:
         yield cluster
 
 
@@ -56,7 +59,8 @@ def order(cluster: Cluster, *arguments: str) -> dict[str, Any]:
 
 
 def test_roles_epochs_and_lags_are_listed(groups: Cluster) -> None:
-    with BlockingClient(groups.name_server, timeout_s=10.0) as client:
+    create_topic(groups.name_server, "listed")
+    with BlockingClient(groups.name_server, timeout_s=TIMEOUT_S) as client:
         for _ in range(10):
             assert client.send(Message("listed", b"x")).status is SendStatus.OK
     found = brokers(groups)
@@ -115,17 +119,22 @@ def test_a_frozen_broker_costs_a_bounded_time(tmp_path: Path) -> None:
             tmp_path, cluster.name_server, tmp_path / "store", brokerName="broker-z"
         )
         with frozen:
-            assert brokers(cluster)["broker-z", frozen.address]["state"] == "up"
+            eventually(lambda: state_of(cluster, "broker-z", frozen.address) == "up")
             frozen.freeze()
             began = time.monotonic()
-            found = brokers(cluster, "--timeout", "1")
+            found = brokers(cluster, "--timeout", "4")  # in which the others have to answer
             took_s = time.monotonic() - began
             frozen.thaw()
-    assert took_s < DEADLINE_S
+    assert took_s < 60
     silent = found["broker-z", frozen.address]
     assert (silent["state"], silent["role"], silent["version"]) == ("silent", "master", None)
     assert "did not answer" in silent["problem"]
     assert found["broker-a", cluster_address(found)]["state"] == "up"
+
+
+def state_of(cluster: Cluster, name: str, address: str) -> str | None:
+    row = brokers(cluster).get((name, address))
+    return None if row is None else str(row["state"])
 
 
 def cluster_address(found: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -141,11 +150,11 @@ def test_a_classic_pair_is_listed_and_told_the_manual_way(tmp_path: Path) -> Non
             broker={"broker_id": 1, "name_servers": (master.name_server,)},
             replication={"role": Role.SLAVE, "metadata_interval_ms": 200},
         ) as slave,
-        BlockingClient(master.name_server) as client,
+        BlockingClient(master.name_server, timeout_s=TIMEOUT_S) as client,
     ):
         client.send(Message("T", b"x"))
         key = "broker-a", slave.broker_address
-        eventually(lambda: brokers(master)[key]["behindBytes"] == 0)
+        eventually(lambda: brokers(master).get(key, {}).get("behindBytes") == 0)
         found = brokers(master)
         row = found[key]
         assert (row["role"], row["controlled"], row["epoch"]) == ("slave", False, None)
@@ -168,7 +177,7 @@ def test_a_classic_pair_is_listed_and_told_the_manual_way(tmp_path: Path) -> Non
 @pytest.mark.parametrize("by", ["id", "address"])
 def test_a_slave_is_promoted_and_has_everything(groups: Cluster, by: str) -> None:
     topic = f"promoted-{by}"
-    with BlockingClient(groups.name_server, timeout_s=10.0) as client:
+    with BlockingClient(groups.name_server, timeout_s=TIMEOUT_S) as client:
         for _ in range(20):
             assert client.send(Message(topic, b"x")).status is SendStatus.OK
     before = brokers(groups)
@@ -186,7 +195,7 @@ def test_a_slave_is_promoted_and_has_everything(groups: Cluster, by: str) -> Non
         assert groups.master(name) == other
         again = order(groups, *arguments)
         assert (again["epoch"], again["seconds"]) == (epoch + 1, None)
-    with BlockingClient(groups.name_server, timeout_s=10.0) as client:
+    with BlockingClient(groups.name_server, timeout_s=TIMEOUT_S) as client:
         client.send(Message(topic, b"x"))
         bounds = client.bounds(client.read_queues(topic))
         assert sum(end for _, end in bounds.values()) == 21
@@ -231,7 +240,7 @@ def test_who_lags_behind_a_master_that_waits_for_nobody_is_refused() -> None:
     rules = {"role": Role.ASYNC_MASTER, "sync_state_lag_ms": 600_000, "networks": ("10.9.8.7",)}
     with (
         Cluster(replicas=2, replication=rules) as cluster,
-        BlockingClient(cluster.name_server) as client,
+        BlockingClient(cluster.name_server, timeout_s=TIMEOUT_S) as client,
     ):
         client.send(Message("T", b"x"))
         where = ("-n", cluster.name_server)

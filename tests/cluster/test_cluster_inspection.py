@@ -6,16 +6,20 @@ from collections.abc import Callable
 
 import pytest
 from tests.cluster.running import run
+from tests.cluster.scenarios import create_topic
 from tests.handling import handle_until
 
 from pymq import Consumer, Message, Producer, ReceivedMessage, blocking
 from pymq.errors import ClientClosed
 from pymq.testing import Cluster, wait_until, wait_until_async
 
+DEADLINE_S = 120.0
+
 
 def test_messages_topics_and_lag() -> None:
     with Cluster(brokers=2) as cluster, blocking.Producer(cluster.name_server) as producer:
         assert (cluster.topics(), cluster.messages("T"), cluster.lag("g")) == ([], [], None)
+        create_topic(cluster.name_server)
         sent = [
             producer.send(Message("T", b"%d" % number, tags="a", keys=f"k{number}"))
             for number in range(20)
@@ -49,6 +53,7 @@ def test_dead_letters_of_two_brokers() -> None:
         blocking.Producer(cluster.name_server) as producer,
     ):
         assert cluster.dead_letters("g") == []
+        create_topic(cluster.name_server)
         for number in range(8):
             producer.send(Message("T", b"%d" % number, keys=["a", f"k{number}"]))
 
@@ -118,8 +123,8 @@ def test_async_with_leaves_the_loop_running() -> None:
                     seen.append(message.body)
 
                 running = asyncio.ensure_future(consumer.run(handle))
-                assert await wait_until_async(lambda: seen, timeout_s=30) == [b"x"]
-                await wait_until_async(lambda: cluster.lag("g") == 0, timeout_s=30)
+                assert await wait_until_async(lambda: seen, timeout_s=DEADLINE_S) == [b"x"]
+                await wait_until_async(lambda: cluster.lag("g") == 0, timeout_s=DEADLINE_S)
                 running.cancel()
             store = cluster.store
         assert not store.exists()
@@ -143,7 +148,7 @@ def test_a_start_that_is_cancelled_leaves_nothing() -> None:
         assert not cluster.store.exists()
 
     run(main())
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until(lambda: threading.active_count() <= before, timeout_s=DEADLINE_S)
 
 
 def test_many_threads_may_ask() -> None:
@@ -159,5 +164,5 @@ def test_many_threads_may_ask() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
         assert set(counts) <= {1} and counts

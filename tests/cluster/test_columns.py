@@ -14,6 +14,7 @@ import pytest
 from tests.bench import columns
 from tests.cluster import column_scenarios
 from tests.cluster.running import run
+from tests.cluster.scenarios import DEADLINE_S, TIMEOUT_S
 from tests.readme import PROJECT
 from tests.spark.two_brokers import TwoBrokers, numbers
 
@@ -40,7 +41,7 @@ def test_scenario(
 def test_the_blocking_faces(pymq_cluster: Cluster, topic: str) -> None:
     name_server = pymq_cluster.name_server
     frame = pd.DataFrame({"topic": [topic, "other"] * 50, "body": [b"%d" % n for n in range(100)]})
-    with blocking.Producer(name_server) as producer:
+    with blocking.Producer(name_server, timeout_s=TIMEOUT_S) as producer:
         receipts = producer.send_columns(frame)
     assert receipts.is_stored.all() and len(receipts) == 100
     table = receipts.to_arrow()
@@ -207,7 +208,8 @@ def test_rows_whose_broker_is_killed_are_told(tmp_path: Path) -> None:
         stored: set[tuple[str, int, int, bytes]] = set()
         maybe: set[bytes] = set()
         failed: set[bytes] = set()
-        async with Producer(bed.name_server, timeout_s=2) as producer:
+        # Until the broker is killed, all that is sent has an answer.
+        async with Producer(bed.name_server, timeout_s=TIMEOUT_S) as producer:
 
             def note(receipts: Any, bodies: list[bytes]) -> None:
                 columns = (receipts.status, receipts.broker_name, receipts.queue_id)
@@ -243,7 +245,7 @@ def test_rows_whose_broker_is_killed_are_told(tmp_path: Path) -> None:
         assert set(bodies) <= known | maybe
         assert len(stored) >= 11 * 2000
 
-    with TwoBrokers(tmp_path, expiry_s=2) as bed:
+    with TwoBrokers(tmp_path) as bed:
         run(test(bed))
 
 
@@ -252,7 +254,7 @@ def test_a_range_is_read_while_a_broker_restarts(tmp_path: Path) -> None:
         bed.create_topic("T")
         bed.send("T", numbers(4000))
         got = []
-        async with Reader(bed.name_server, deadline_s=60) as reader:
+        async with Reader(bed.name_server, deadline_s=DEADLINE_S) as reader:
             restarting = None
             async for batch in reader.read("T"):
                 got += zip(

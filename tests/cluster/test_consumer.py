@@ -124,7 +124,12 @@ def test_runs_that_ended_are_forgotten(pymq_cluster: Cluster) -> None:
             for _ in range(5):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(consumer.run(lambda message: None), 0.01)
-            assert len(consumer._worker_pools) <= 2
+            pools = consumer._worker_pools
+            await wait_until(lambda: not any(one.is_running for one in pools), "threads end")
+            running = asyncio.ensure_future(consumer.run(lambda message: None))
+            await asyncio.sleep(0)
+            assert len(consumer._worker_pools) == 1 and consumer._worker_pools[0] not in pools
+        await running
 
     run(test())
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.running import run
-from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+from tests.cluster.scenarios import create_topic, numbers_of, receive, send_numbers, wait_until
 
 from pymq import allocation
 from pymq.client.consuming.consumer import Consumer
@@ -17,6 +17,7 @@ from pymq.testing.cluster import Cluster
 @pytest.fixture
 def two_brokers() -> Iterator[Cluster]:
     with Cluster(brokers=2) as running:
+        create_topic(running.name_server)
         yield running
 
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 from tests.cluster.running import run
-from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+from tests.cluster.scenarios import (
+    DEADLINE_S,
+    numbers_of,
+    receive,
+    send_numbers,
+    wait_until,
+)
 
 from pymq import Network, blocking
 from pymq.client.consuming.consumer import Consumer
@@ -118,10 +124,12 @@ def test_broadcasting_in_order(pymq_cluster: Cluster, tmp_path: Path) -> None:
 
 def test_blocking(pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with blocking.Producer(pymq_cluster.name_server) as producer:
-        for number in range(4):
-            producer.send(Message("T", b"%d" % number))
-    for expected in (4, 0):
+    with blocking.Producer(pymq_cluster.name_server, timeout_s=30) as producer:
+        queues = producer.queues("T")
+        for queue in queues:
+            producer.send(Message("T", b"first"), queue=queue)
+    # The second time, what comes to each queue is what was not there before.
+    for expected in (b"first", b"second"):
         consumer = blocking.Consumer(
             pymq_cluster.name_server,
             "g",
@@ -130,7 +138,11 @@ def test_blocking(pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptu
             local_offsets_dir=str(tmp_path),
         ).subscribe("T")
         with consumer:
-            found = list(consumer.messages(timeout_s=5))
-        assert len(found) == expected
+            found = [consumer.receive(timeout_s=DEADLINE_S) for _ in queues]
+            assert [one.body for one in found if one] == [expected] * len(queues)
+            assert consumer.receive(timeout_s=0.3) is None
+        with blocking.Producer(pymq_cluster.name_server, timeout_s=30) as producer:
+            for queue in queues:
+                producer.send(Message("T", b"second"), queue=queue)
     assert [one.name for one in tmp_path.iterdir()] == ["127.0.0.1@DEFAULT"], "as in Java"
 

@@ -27,6 +27,8 @@ class ThreadedBroker(FakeBroker):
         self.keeps_from = keeps_from
         self.members: set[str] = set()
         self.is_slow = False
+        #: Heartbeats that are heard late.
+        self.late_count = 0
         self.commits: dict[tuple[str, str], list[int]] = {}
         self.pulls: list[dict[str, str]] = []
 
@@ -34,6 +36,7 @@ class ThreadedBroker(FakeBroker):
         fields = command.fields or {}
         queue = (fields.get("topic", ""), fields.get("queueId", ""))
         if command.code == RequestCode.HEART_BEAT:
+            self.late_count += self.is_slow
             asyncio.get_running_loop().call_later(
                 HEARTBEAT_S * self.is_slow, self.heard, connection, command
             )
@@ -72,12 +75,12 @@ class ThreadedBroker(FakeBroker):
 def test_nobody_is_left_in_the_group_by_a_heartbeat_that_comes_late() -> None:
     async def test() -> None:
         async with ThreadedBroker() as broker:
-            async with Consumer(broker.address, "g").subscribe("T") as consumer:
+            async with Consumer(broker.address, "g", timeout_s=30).subscribe("T") as consumer:
                 await wait_until(lambda: len(broker.pulls) == 4, "it pulls")
                 assert broker.members == {consumer.client_id}
                 broker.is_slow = True
                 consumer.subscribe("U")  # which is announced
-                await asyncio.sleep(HEARTBEAT_S / 3)
+                await wait_until(lambda: broker.late_count, "a heartbeat is under way")
             await asyncio.sleep(HEARTBEAT_S * 2)
             assert broker.members == set()
 
@@ -89,7 +92,7 @@ def test_an_offset_that_a_broker_loses_is_committed_again() -> None:
 
     async def test() -> None:
         async with ThreadedBroker(keeps_from=2) as broker:
-            async with Consumer(broker.address, "g").subscribe("T"):
+            async with Consumer(broker.address, "g", timeout_s=30).subscribe("T"):
                 await wait_until(lambda: len(broker.pulls) == 4, "it pulls")
                 assert all(broker.kept("T", queue) == 77 for queue in "01")
             assert all(broker.kept("T", queue) == 77 for queue in "01")
@@ -102,7 +105,7 @@ def test_pulls_commit_nothing() -> None:
 
     async def test() -> None:
         async with ThreadedBroker() as broker:
-            async with Consumer(broker.address, "g").subscribe("T"):
+            async with Consumer(broker.address, "g", timeout_s=30).subscribe("T"):
                 await wait_until(lambda: len(broker.pulls) == 4, "it pulls")
             assert not [fields for fields in broker.pulls if int(fields["sysFlag"]) & 1]
 

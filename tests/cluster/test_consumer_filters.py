@@ -12,7 +12,7 @@ DEADLINE_S = 60.0
 
 
 async def send_numbers(name_server: str, count: int) -> None:
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, timeout_s=30) as producer:
         for number in range(count):
             await producer.send(Message("T", b"%d" % number, properties={"n": str(number)}))
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 from tests.cluster.running import ask, run
-from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+from tests.cluster.scenarios import TIMEOUT_S, numbers_of, receive, send_numbers, wait_until
 
 from pymq.client import operations
 from pymq.client.consuming.consumer import Consumer
@@ -18,24 +19,31 @@ from pymq.testing.cluster import Cluster
 pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
+def member(cluster: Cluster, **options: Any) -> Consumer:
+    settings: dict[str, Any] = {"from_where": "earliest", "timeout_s": TIMEOUT_S, **options}
+    return Consumer(cluster.name_server, "g", **settings).subscribe("T")
+
+
 def test_closing_lets_handlers_finish_and_commits(pymq_cluster: Cluster) -> None:
     async def test() -> None:
+        begun: list[int] = []
         finished: list[int] = []
-        begun = asyncio.Event()
+        go_on = asyncio.Event()
 
         async def handler(message: ReceivedMessage) -> None:
-            begun.set()
-            await asyncio.sleep(0.2)
+            begun.append(int(message.body))
+            await go_on.wait()
             finished.append(int(message.body))
 
         await send_numbers(pymq_cluster.name_server, "T", range(20))
-        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        consumer = member(pymq_cluster)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(handler, concurrency=4))
-            await begun.wait()
+            await wait_until(lambda: len(begun) == 4, "four are at work")
+            asyncio.get_running_loop().call_later(0.2, go_on.set)  # while it closes
         await running
         assert len(finished) == 4
-        async with Consumer(pymq_cluster.name_server, "g").subscribe("T") as consumer:
+        async with member(pymq_cluster, from_where="latest") as consumer:
             rest = numbers_of(await receive(consumer, 16))
         assert sorted(rest + finished) == list(range(20))
 
@@ -45,7 +53,7 @@ def test_closing_lets_handlers_finish_and_commits(pymq_cluster: Cluster) -> None
 def test_progress_is_committed_while_it_runs(pymq_cluster: Cluster) -> None:
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(40))
-        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        consumer = member(pymq_cluster)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(ignore))
             await wait_until(lambda: len(consumer.assignment) == 5, "all queues are ours")
@@ -78,15 +86,13 @@ def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
             await asyncio.sleep(1000)
 
         await send_numbers(pymq_cluster.name_server, "T", range(1))
-        consumer = Consumer(
-            pymq_cluster.name_server, "g", from_where="earliest", close_timeout_s=0.1
-        ).subscribe("T")
+        consumer = member(pymq_cluster, close_timeout_s=0.1)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(handler))
             await begun.wait()
         await running
         assert "1 handlers were not done within 0.1 s (close_timeout_s)" in caplog.text
-        async with Consumer(pymq_cluster.name_server, "g").subscribe("T") as consumer:
+        async with member(pymq_cluster, from_where="latest") as consumer:
             assert numbers_of(await receive(consumer, 1)) == [0]
 
     run(test())
@@ -94,20 +100,20 @@ def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
 
 def test_cancelling_run_takes_no_more_and_lets_handlers_finish(pymq_cluster: Cluster) -> None:
     async def test() -> None:
+        begun: list[int] = []
         finished: list[int] = []
-        begun = asyncio.Event()
         go_on = asyncio.Event()
 
         async def handler(message: ReceivedMessage) -> None:
-            begun.set()
+            begun.append(int(message.body))
             await go_on.wait()
             finished.append(int(message.body))
 
         await send_numbers(pymq_cluster.name_server, "T", range(10))
-        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        consumer = member(pymq_cluster)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(handler, concurrency=2))
-            await begun.wait()
+            await wait_until(lambda: len(begun) == 2, "two are at work")
             running.cancel()
             await asyncio.wait([running])
             go_on.set()
@@ -131,7 +137,7 @@ def test_handlers_of_several_messages_fail_and_succeed_as_a_whole(pymq_cluster: 
                 got[int(message.body)] = message.reconsume_times
 
         await send_numbers(pymq_cluster.name_server, "T", range(40))
-        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        consumer = member(pymq_cluster)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(handler, concurrency=1, batch_size=8))
             await wait_until(lambda: len(got) == 40, "all messages")
@@ -153,7 +159,7 @@ def test_a_handler_that_raises_cancelled_error_has_failed(pymq_cluster: Cluster)
                 raise asyncio.CancelledError
 
         await send_numbers(pymq_cluster.name_server, "T", range(1))
-        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        consumer = member(pymq_cluster)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(handler, concurrency=1))
             await wait_until(lambda: len(tries) == 2, "it comes again")
@@ -176,7 +182,7 @@ def test_a_body_that_cannot_be_decompressed_reaches_no_handler_and_blocks_nothin
         await ask(pymq_cluster.broker_address, send)
         await send_numbers(pymq_cluster.name_server, "T", range(4, 12))
         with caplog.at_level(logging.WARNING):
-            consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+            consumer = member(pymq_cluster)
             async with consumer:
                 assert numbers_of(await receive(consumer, 12)) == list(range(12))
         assert "its body cannot be read" in caplog.text
@@ -197,9 +203,7 @@ def test_slow_handlers_hold_the_pulls_back(pymq_cluster: Cluster) -> None:
             await asyncio.sleep(0.001)
 
         limits = FlowLimits(queue_messages_max=5, messages_max=12)
-        consumer = Consumer(
-            pymq_cluster.name_server, "g", from_where="earliest", limits=limits
-        ).subscribe("T")
+        consumer = member(pymq_cluster, limits=limits)
         async with consumer:
             running = asyncio.ensure_future(consumer.run(handler, concurrency=2))
             await wait_until(lambda: len(got) == 200, "all messages")

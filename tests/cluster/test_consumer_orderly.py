@@ -13,7 +13,13 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.in_order import KEYS, OrderLog, send_keys
 from tests.cluster.running import ask, run
-from tests.cluster.scenarios import wait_until
+from tests.cluster.scenarios import (
+    DEADLINE_S,
+    QUEUE_COUNT,
+    TIMEOUT_S,
+    create_topic,
+    wait_until,
+)
 from tests.handling import handle_until
 
 from pymq import blocking
@@ -36,6 +42,8 @@ Handler = Callable[[ReceivedMessage], object]
 def two_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.2)
     with Cluster(brokers=2) as running:
+        # Where a topic comes to one broker later than to the other, keys change their queues.
+        create_topic(running.name_server)
         yield running
 
 
@@ -47,10 +55,17 @@ def log() -> OrderLog:
 
 
 def member(cluster: Cluster, **options: object) -> Consumer:
-    made = Consumer(
-        cluster.name_server, "g", orderly=True, from_where="earliest", **options  # type: ignore[arg-type]
-    )
-    return made.subscribe("T")
+    settings: dict[str, Any] = {"from_where": "earliest", "timeout_s": TIMEOUT_S, **options}
+    return Consumer(cluster.name_server, "g", orderly=True, **settings).subscribe("T")
+
+
+def producer_of(cluster: Cluster) -> Producer:
+    """To a certain queue nothing is sent again that may have been stored."""
+    return Producer(cluster.name_server, deadline_s=DEADLINE_S, timeout_s=TIMEOUT_S)
+
+
+def queues_of(consumer: Consumer) -> set[MessageQueue]:
+    return {queue for queue in consumer.assignment if queue.topic == "T"}
 
 
 def spawn(
@@ -79,7 +94,7 @@ in_both_ways = pytest.mark.parametrize("way", [same, plain])
 
 def test_a_key_is_handled_in_order_by_many_handlers(pymq_cluster: Cluster, log: OrderLog) -> None:
     async def test() -> None:
-        async with Producer(pymq_cluster.name_server) as producer, member(pymq_cluster) as one:
+        async with producer_of(pymq_cluster) as producer, member(pymq_cluster) as one:
             running = spawn(log, one, "one")
             await send_keys(producer, "T", range(COUNT))
             await wait_until(lambda: log.has_all(COUNT), "all of them")
@@ -102,7 +117,7 @@ def test_a_failure_holds_its_queue_back_and_is_tried_again_in_place(
             raise ZeroDivisionError
 
     async def test() -> None:
-        async with Producer(pymq_cluster.name_server) as producer:
+        async with producer_of(pymq_cluster) as producer:
             for number in range(4):
                 await producer.send(Message("T", b"%d" % number), sharding_key="k")
             queues = await producer.queues("T")
@@ -136,7 +151,7 @@ def test_what_was_tried_too_often_becomes_a_dead_letter(
             raise ZeroDivisionError
 
     async def test() -> None:
-        async with Producer(pymq_cluster.name_server) as producer:
+        async with producer_of(pymq_cluster) as producer:
             for body in (b"a", b"bad", b"z"):
                 await producer.send(Message("T", body), sharding_key="k")
         async with member(pymq_cluster, suspend_s=0.02, max_reconsume_times=2) as one:
@@ -145,7 +160,7 @@ def test_what_was_tried_too_often_becomes_a_dead_letter(
             await wait_until(lambda: not one.backlog_count, "all are finished")
         await running
         dead = Consumer(pymq_cluster.name_server, "reader", from_where="earliest")
-        async with dead.subscribe("%DLQ%g"), asyncio.timeout(30):
+        async with dead.subscribe("%DLQ%g"), asyncio.timeout(DEADLINE_S):
             message = await anext(aiter(dead))
             assert (message.body, message.properties["RETRY_TOPIC"]) == (b"bad", "T")
             assert "its handler failed 3 times, last with Zero" in message.properties["DLQ_REASON"]
@@ -172,7 +187,7 @@ def test_outcomes_by_name_keep_the_order(
             raise ZeroDivisionError
 
     async def test() -> None:
-        async with Producer(pymq_cluster.name_server) as producer:
+        async with producer_of(pymq_cluster) as producer:
             for body in (b"again", b"bad", b"acked", b"z"):
                 await producer.send(Message("T", body), sharding_key="k")
         async with member(pymq_cluster) as one:
@@ -181,7 +196,7 @@ def test_outcomes_by_name_keep_the_order(
             await wait_until(lambda: not one.backlog_count, "all are finished")
         await running
         dead = Consumer(pymq_cluster.name_server, "reader", from_where="earliest")
-        async with dead.subscribe("%DLQ%g"), asyncio.timeout(30):
+        async with dead.subscribe("%DLQ%g"), asyncio.timeout(DEADLINE_S):
             message = await anext(aiter(dead))
             assert (message.body, message.properties["DLQ_REASON"]) == (b"bad", "it is bad")
 
@@ -200,7 +215,7 @@ def test_a_handler_that_takes_long_is_named_and_keeps_its_message(
             got.append(message.body)
             await is_free.wait()
 
-        async with Producer(pymq_cluster.name_server) as producer:
+        async with producer_of(pymq_cluster) as producer:
             for body in (b"a", b"b"):
                 await producer.send(Message("T", body), sharding_key="k")
         async with member(pymq_cluster, consume_timeout_s=0.2) as one:
@@ -221,8 +236,18 @@ def test_members_come_and_go_and_nothing_is_handled_twice(
     two_brokers: Cluster, log: OrderLog, in_threads: bool
 ) -> None:
     async def test() -> None:
-        async with Producer(two_brokers.name_server) as producer:
-            sending = asyncio.ensure_future(send_keys(producer, "T", range(3 * COUNT)))
+        count = 0
+        has_left = False
+
+        async def send() -> None:
+            """Send for as long as members come and go."""
+            nonlocal count
+            while count < 3 * COUNT or not has_left:
+                await send_keys(producer, "T", [count])
+                count += 1
+
+        async with producer_of(two_brokers) as producer:
+            sending = asyncio.ensure_future(send())
             members: list[Consumer] = []
             running: list[asyncio.Task[None]] = []
             for number in range(3):
@@ -232,8 +257,9 @@ def test_members_come_and_go_and_nothing_is_handled_twice(
                 running.append(spawn(log, members[-1], name, in_threads=in_threads))
             await wait_until(lambda: len(log.members) == 3, "all take part")
             await members[0].close()
+            has_left = True
             await sending
-            await wait_until(lambda: log.has_all(3 * COUNT), "all of them")
+            await wait_until(lambda: log.has_all(count), "all of them")
             await wait_until(lambda: not any(m.backlog_count for m in members[1:]), "finished")
             for one in members[1:]:
                 await one.close()
@@ -249,17 +275,23 @@ def test_a_broker_is_killed_and_comes_back_while_in_order(
     async def test() -> None:
         loop = asyncio.get_running_loop()
         async with (
-            Producer(two_brokers.name_server, deadline_s=60) as producer,
+            producer_of(two_brokers) as producer,
             member(two_brokers) as one,
             member(two_brokers) as other,
         ):
             running = [spawn(log, one, "one"), spawn(log, other, "other")]
+            await wait_until(
+                lambda: len(queues_of(one)) == len(queues_of(other)) == QUEUE_COUNT,
+                "both have queues",
+            )
             await send_keys(producer, "T", range(COUNT))
             await wait_until(lambda: len(log.members) == 2, "both take part")
             await loop.run_in_executor(None, two_brokers.kill_broker, two_brokers.broker_name)
             await loop.run_in_executor(None, two_brokers.start_broker, two_brokers.broker_name)
             # While it was away, keys went to the other one: in order only behind what was before.
             await wait_until(lambda: log.has_all(COUNT), "what was sent before")
+            while len(await producer.queues("T")) < 2 * QUEUE_COUNT:
+                await asyncio.sleep(0.02)
             await send_keys(producer, "T", range(COUNT, 2 * COUNT))
             await wait_until(lambda: log.has_all(2 * COUNT), "all of them")
         await asyncio.gather(*running)
@@ -286,7 +318,7 @@ def test_a_queue_is_given_up_when_its_handler_is_done(
         async def quick(message: ReceivedMessage) -> None:
             got.append(("other", message.body))
 
-        async with Producer(pymq_cluster.name_server) as producer:
+        async with producer_of(pymq_cluster) as producer:
             await producer.send(Message("T", b"-"))
             queues = await producer.queues("T")
             async with member(pymq_cluster) as one:
@@ -299,12 +331,11 @@ def test_a_queue_is_given_up_when_its_handler_is_done(
                 async with member(pymq_cluster) as other:
                     running.append(asyncio.ensure_future(other.run(quick)))
                     await wait_until(lambda: "it keeps the queue" in caplog.text, "it says so")
-                    assert not [q for q in other.assignment if q.topic == "T"]
+                    assert not queues_of(other)
                     assert len(got) == 4
                     is_free.set()
                     await wait_until(lambda: len(got) == 9, "the rest")
-                    mine = {q for q in other.assignment if q.topic == "T"}
-                    assert len(mine) == 2
+                    assert len(queues_of(other)) == 2
         await asyncio.gather(*running)
 
     run(test())
@@ -332,7 +363,7 @@ def test_a_lock_that_another_member_has_taken_is_lost(
     monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.1)
 
     async def test() -> None:
-        with BlockingClient(pymq_cluster.name_server) as client:
+        with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as client:
             admin_of(client).topics.create("T", queue_count=1)
             (queue,) = client.write_queues("T")
         address = pymq_cluster.broker_address
@@ -341,9 +372,9 @@ def test_a_lock_that_another_member_has_taken_is_lost(
             await wait_until(lambda: queue in one.assignment, "it has the queue")
             # As a broker that forgets its locks and has given this one to another member.
             await ask(address, operations.unlock_queues("g", one.client_id, [queue]))
-            taken = await ask(address, operations.lock_queues("g", "other", [queue]))
-            if queue not in taken:  # renewed in between
-                pytest.skip("the lock was renewed in between")
+            lock = operations.lock_queues("g", "other", [queue])
+            while queue not in await ask(address, lock):  # renewed in between
+                await ask(address, operations.unlock_queues("g", one.client_id, [queue]))
             await wait_until(lambda: ("lost", 1) in told.told, "it notices")
             assert queue not in one.assignment
             await ask(address, operations.unlock_queues("g", "other", [queue]))
@@ -368,7 +399,7 @@ def test_batches_are_of_one_queue_and_in_order(pymq_cluster: Cluster, log: Order
         await asyncio.sleep(0.01)
 
     async def test() -> None:
-        async with Producer(pymq_cluster.name_server) as producer:
+        async with producer_of(pymq_cluster) as producer:
             await send_keys(producer, "T", range(COUNT))
         async with member(pymq_cluster) as one:
             running = asyncio.ensure_future(one.run(handler, batch_size=8))
@@ -386,7 +417,7 @@ def test_loops_of_several_tasks_keep_the_order(pymq_cluster: Cluster, log: Order
             async for message in one:
                 await log.handle(name, message)
 
-        async with Producer(pymq_cluster.name_server) as producer, member(pymq_cluster) as one:
+        async with producer_of(pymq_cluster) as producer, member(pymq_cluster) as one:
             loops = [asyncio.ensure_future(loop(f"loop {n}")) for n in range(6)]
             await send_keys(producer, "T", range(COUNT))
             await wait_until(lambda: log.has_all(COUNT), "all of them")
@@ -411,7 +442,7 @@ def test_threads_keep_the_order(pymq_cluster: Cluster, log: OrderLog) -> None:
                 if log.has_all(COUNT):
                     done.set()
 
-    with blocking.Producer(pymq_cluster.name_server) as producer:
+    with blocking.Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer:
         for number in range(COUNT):
             for key in KEYS:
                 body = b"%s %d" % (key.encode(), number)
@@ -423,26 +454,26 @@ def test_threads_keep_the_order(pymq_cluster: Cluster, log: OrderLog) -> None:
         threads = [threading.Thread(target=work, args=(f"thread {n}",), daemon=True) for n in "abc"]
         for thread in threads:
             thread.start()
-        assert done.wait(60)
+        assert done.wait(DEADLINE_S)
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE_S)
     assert (log.wrong, log.again_count) == ([], 0)
 
 
 def test_what_waits_for_a_thread_does_not_keep_its_queue(pymq_cluster: Cluster) -> None:
     options = {"orderly": True, "from_where": "earliest"}
-    with blocking.Producer(pymq_cluster.name_server) as producer:
+    with blocking.Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer:
         queues = producer.queues("T")
         for number in range(12):
             producer.send(Message("T", b"%d" % number), queue=queues[number % len(queues)])
     one = blocking.Consumer(pymq_cluster.name_server, "g", **options).subscribe("T")  # type: ignore[arg-type]
     other = blocking.Consumer(pymq_cluster.name_server, "g", **options).subscribe("T")  # type: ignore[arg-type]
     with one:
-        first = one.receive(timeout_s=30)
+        first = one.receive(timeout_s=DEADLINE_S)
         assert first is not None
         # It holds one message, and at most one of each other queue waits for a thread.
         with other:
-            others = [other.receive(timeout_s=30) for _ in range(3)]
+            others = [other.receive(timeout_s=DEADLINE_S) for _ in range(3)]
             assert all(message is not None for message in others)
 
 
@@ -468,7 +499,7 @@ def test_blocking_runs_keep_the_order(
             log.begin("run", message)
             log.end(message)
 
-    with blocking.Producer(pymq_cluster.name_server) as producer:
+    with blocking.Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer:
         for number in range(COUNT):
             for key in KEYS:
                 body = b"%s %d" % (key.encode(), number)

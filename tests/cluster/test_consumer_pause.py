@@ -3,11 +3,19 @@
 import asyncio
 import logging
 import threading
+from typing import Any
 
 import pytest
 from tests.administration import admin_of
 from tests.cluster.running import run
-from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+from tests.cluster.scenarios import (
+    DEADLINE_S,
+    TIMEOUT_S,
+    numbers_of,
+    receive,
+    send_numbers,
+    wait_until,
+)
 
 from pymq import blocking
 from pymq.client.consuming.consumer import Consumer
@@ -21,6 +29,11 @@ from pymq.testing.cluster import Cluster
 
 #: Long enough for a message to arrive that should not.
 QUIET_S = 0.3
+
+
+def member(cluster: Cluster, **options: Any) -> Consumer:
+    settings: dict[str, Any] = {"from_where": "earliest", "timeout_s": TIMEOUT_S, **options}
+    return Consumer(cluster.name_server, "g", **settings).subscribe("T")
 
 
 def of_topic(consumer: Consumer, topic: str = "T") -> list[MessageQueue]:
@@ -38,10 +51,8 @@ def test_paused_queues_deliver_nothing_and_go_on_in_order(
 
     async def test() -> None:
         async with (
-            Producer(pymq_cluster.name_server) as producer,
-            Consumer(
-                pymq_cluster.name_server, "g", from_where="earliest", orderly=orderly
-            ).subscribe("T") as consumer,
+            Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer,
+            member(pymq_cluster, orderly=orderly) as consumer,
         ):
             await producer.send(Message("T", b"first"))
             running = asyncio.ensure_future(consumer.run(handler, concurrency=1))
@@ -77,10 +88,7 @@ def test_paused_queues_deliver_nothing_and_go_on_in_order(
 def test_what_was_pulled_before_a_pause_waits(pymq_cluster: Cluster, orderly: bool) -> None:
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(40))
-        consumer = Consumer(
-            pymq_cluster.name_server, "g", from_where="earliest", orderly=orderly
-        ).subscribe("T")
-        async with consumer:
+        async with member(pymq_cluster, orderly=orderly) as consumer:
             await wait_until(lambda: consumer.backlog_count == 40, "all are pulled")
             consumer.pause()
             taking = asyncio.ensure_future(receive(consumer, 40))
@@ -99,7 +107,7 @@ def test_what_was_pulled_before_a_pause_waits(pymq_cluster: Cluster, orderly: bo
 def test_queues_to_come_are_paused_with_all(pymq_cluster: Cluster) -> None:
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(4))
-        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        consumer = member(pymq_cluster)
         with pytest.raises(ClientClosed):
             consumer.pause()
         async with consumer:
@@ -121,14 +129,14 @@ def test_blocking(pymq_cluster: Cluster) -> None:
             producer.send(Message("T", b"%d" % number))
     consumer = blocking.Consumer(pymq_cluster.name_server, "g", from_where="earliest")
     with consumer.subscribe("T"):
-        first = consumer.receive(timeout_s=30)
+        first = consumer.receive(timeout_s=DEADLINE_S)
         consumer.pause()
         while len(consumer.assignment) < 5:  # and retries
             threading.Event().wait(0.02)
         assert consumer.paused == consumer.assignment
         assert consumer.receive(timeout_s=QUIET_S) is None
         consumer.resume()
-        rest = [consumer.receive(timeout_s=30) for _ in range(7)]
+        rest = [consumer.receive(timeout_s=DEADLINE_S) for _ in range(7)]
     assert {int(message.body) for message in (first, *rest) if message} == set(range(8))
 
 
@@ -175,19 +183,10 @@ def test_a_listener_is_told_of_queues_that_come_and_go(
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(4))
 
-        def member(listener: RebalanceListener) -> Consumer:
-            return Consumer(
-                pymq_cluster.name_server,
-                "g",
-                from_where="earliest",
-                orderly=orderly,
-                rebalance_listener=listener,
-            ).subscribe("T")
-
         one, other = kind(), kind()
-        async with member(one) as first:
+        async with member(pymq_cluster, orderly=orderly, rebalance_listener=one) as first:
             await wait_until(lambda: one.count("assigned") == 4, "all are assigned")
-            async with member(other):
+            async with member(pymq_cluster, orderly=orderly, rebalance_listener=other):
                 await wait_until(lambda: one.count("revoked") == 2, "half of them go")
                 await wait_until(lambda: other.count("assigned") == 2, "to the other one")
                 assert len(of_topic(first)) == 2
@@ -202,11 +201,10 @@ def test_a_broker_that_leaves_the_route_takes_its_queues_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(cluster: Cluster) -> None:
-        with BlockingClient(cluster.name_server) as client:
+        with BlockingClient(cluster.name_server, timeout_s=TIMEOUT_S) as client:
             admin_of(client).topics.create("T", queue_count=2)
         notes = Plain()
-        consumer = Consumer(cluster.name_server, "g", rebalance_listener=notes).subscribe("T")
-        async with consumer:
+        async with member(cluster, rebalance_listener=notes) as consumer:
             readers = consumer._parts.held.readers
             await wait_until(lambda: notes.count("assigned") == 4, "two brokers' queues")
             # One whose beginning is not known when its broker goes is lost, and taken again.
@@ -236,10 +234,7 @@ def test_a_listener_that_fails_or_hangs_is_named(
 
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(4))
-        consumer = Consumer(
-            pymq_cluster.name_server, "g", from_where="earliest", rebalance_listener=Bad()
-        )
-        async with consumer.subscribe("T"):
+        async with member(pymq_cluster, rebalance_listener=Bad()) as consumer:
             assert numbers_of(await receive(consumer, 4)) == list(range(4))
 
     run(test())
@@ -268,8 +263,8 @@ def test_a_listener_of_the_blocking_face_may_block(
         pymq_cluster.name_server, "g", from_where="earliest", rebalance_listener=Blocking()
     ).subscribe("T")
     with consumer:
-        message = consumer.receive(timeout_s=30)
+        message = consumer.receive(timeout_s=DEADLINE_S)
         assert message is not None
-        assert done.wait(30)
+        assert done.wait(DEADLINE_S)
     assert threading.get_ident() not in threads
     assert "failed for" not in caplog.text

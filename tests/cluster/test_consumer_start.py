@@ -8,7 +8,14 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import ask, run
-from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+from tests.cluster.scenarios import (
+    DEADLINE_S,
+    TIMEOUT_S,
+    numbers_of,
+    receive,
+    send_numbers,
+    wait_until,
+)
 
 from pymq.client import operations
 from pymq.client.consuming.consumer import Consumer
@@ -32,8 +39,9 @@ def test_the_policies_choose_where_a_group_begins(pymq_cluster: Cluster) -> None
 
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(10))
-        between = datetime.now(UTC)
         await asyncio.sleep(0.01)  # store times have milliseconds
+        between = datetime.now(UTC)
+        await asyncio.sleep(0.01)
         await send_numbers(pymq_cluster.name_server, "T", range(10, 20))
         assert await first_of("g1", 20, from_where="earliest") == list(range(20))
         assert await first_of("g2", 20, from_where=ConsumeFromWhere.FIRST_OFFSET)
@@ -75,7 +83,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
     name_server = pymq_cluster.name_server
 
     def replace_topic() -> None:
-        with BlockingClient(name_server) as client:
+        with BlockingClient(name_server, timeout_s=TIMEOUT_S) as client:
             admin = admin_of(client)
             admin.topics.delete("T")
             admin.topics.create("T", queue_count=4)
@@ -105,15 +113,15 @@ def test_a_group_that_is_reset_while_it_reads_goes_on_there(
     queue = MessageQueue("T", pymq_cluster.broker_name, 0)
 
     def prepare() -> None:
-        with BlockingClient(pymq_cluster.name_server) as client:
+        with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as client:
             admin_of(client).topics.create("T", queue_count=1)
 
     async def reset() -> None:
         fields = {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true"}
         fields |= {"queueId": "0", "offset": str(wanted)}
         command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields=fields)
-        channel = await AsyncChannel.connect(pymq_cluster.broker_address, 3.0)
-        answer = await channel.request(command, 3.0)
+        channel = await AsyncChannel.connect(pymq_cluster.broker_address, TIMEOUT_S)
+        answer = await channel.request(command, TIMEOUT_S)
         assert answer.code == 0, answer.remark
         channel.close()
 
@@ -154,11 +162,11 @@ def test_an_idle_member_tells_a_group_that_was_deleted_where_it_is(
     query = operations.query_offset("g", queue)
 
     def prepare() -> None:
-        with BlockingClient(pymq_cluster.name_server) as client:
+        with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as client:
             admin_of(client).topics.create("T", queue_count=1)
 
     def delete() -> None:
-        with BlockingClient(pymq_cluster.name_server) as client:
+        with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as client:
             admin_of(client).groups.delete("g", forget_offsets=True)
 
     async def test() -> None:
@@ -169,7 +177,7 @@ def test_an_idle_member_tells_a_group_that_was_deleted_where_it_is(
         ) as consumer:
             assert numbers_of(await receive(consumer, 7)) == list(range(7))
             await asyncio.to_thread(delete)
-            async with asyncio.timeout(30):  # the last one is not finished
+            async with asyncio.timeout(DEADLINE_S):  # the last one is not finished
                 while await ask(pymq_cluster.broker_address, query) != 6:
                     await asyncio.sleep(0.05)
 

@@ -22,18 +22,19 @@ pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
 def send_numbers(name_server: str, count: int, *, to_one_queue: bool = False) -> None:
-    with blocking.Producer(name_server, default_queue_count=8) as producer:
+    with blocking.Producer(name_server, default_queue_count=8, timeout_s=DEADLINE_S) as producer:
         queue = producer.queues("T")[0] if to_one_queue else None
         for number in range(count):
             producer.send(Message("T", b"%d" % number), queue=queue)
 
 
 def consumer_of(name_server: str) -> threaded.Consumer:
-    return threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T")
+    consumer = threaded.Consumer(name_server, "g", from_where="earliest", timeout_s=DEADLINE_S)
+    return consumer.subscribe("T")
 
 
 def lag(name_server: str) -> int:
-    with BlockingClient(name_server) as client:
+    with BlockingClient(name_server, timeout_s=DEADLINE_S) as client:
         return sum(queue.lag for queue in admin_of(client).offsets.lag("g", "T"))
 
 
@@ -204,7 +205,7 @@ def test_threads_that_wait_for_messages_share_what_arrives(pymq_cluster: Cluster
     with consumer_of(name_server) as consumer, ThreadPoolExecutor(3) as executor:
         assert consumer.receive(DEADLINE_S) is not None
         ends = [executor.submit(take, consumer) for _ in range(3)]
-        with blocking.Producer(name_server) as producer:
+        with blocking.Producer(name_server, timeout_s=DEADLINE_S) as producer:
             producer.send_batch([Message("T", b"%d" % number) for number in range(3)])
         assert sorted(end.result(DEADLINE_S) for end in ends) == [0, 1, 2]
     assert lag(name_server) == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, properties_sent, records, serve
 
+from pymq.clock import Clock
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -15,13 +16,40 @@ from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.record import parse_offset_message_id
 from pymq.store import FlushMode
 
-LEVELS_MS = (300, 1000, 60_000)
+#: The last one is longer than any test takes.
+LEVELS_MS = (300, 1000, 3_600_000)
 STORE: dict[str, Any] = {"delay_levels_ms": LEVELS_MS}
 HELD = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
+#: What a test waits for comes sooner, however slow the machine; then the pull is answered.
+HELD_S = 60.0
+
+
+class Later:
+    """The time of the brokers in this process: goes on as the machine's, and can be advanced.
+
+    So what waits for minutes certainly waits still, and need not be waited for.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ahead_ms = 0
+        monkeypatch.setattr(Clock, "wall_ms", lambda _: self.now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead_ms
+
+    async def advance(self, peer: Peer, by_ms: int) -> None:
+        self._ahead_ms += by_ms
+        await peer.broker.look_again()
 
 
 async def held_pull(peer: Peer, topic: str, offset: int = 0, **changes: Any) -> Command:
-    return await peer.pull_later(topic, offset, sysFlag=HELD, suspendTimeoutMillis=4000, **changes)
+    held = {"sysFlag": HELD, "suspendTimeoutMillis": int(HELD_S * 1000)}
+    texts = {
+        name: str(value)
+        for name, value in peer.pull_fields(topic, offset, **held, **changes).items()
+    }
+    return await peer.channel.request(Command(RequestCode.PULL_MESSAGE, texts), 2 * HELD_S)
 
 
 @pytest.mark.parametrize("flush", FlushMode)

@@ -19,8 +19,8 @@ from pymq.protocol.record import Record, decode_records
 TIMEOUT_S = 30.0
 LEVELS_MS = (1000, 2000, 3000)
 COUNT = 60
-#: 1 s on an idle machine, and for timers a slot of another one.
-LATE_MS_MAX = 15_000
+#: 1 s on an idle machine, and for timers a slot of another one. A busy one takes much longer.
+LATE_MS_MAX = 60_000
 SETTINGS: dict[str, str | int] = {
     "messageDelayLevel": "1s 2s 3s",
     "flushDelayOffsetInterval": 200,

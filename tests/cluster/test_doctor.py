@@ -26,6 +26,8 @@ from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
 TLS = Path(__file__).parent / "tls"
+#: For what comes at once, were the machine not busy.
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,12 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
-def doctor(name_server: str, *more: str, status: int) -> dict[str, list[dict[str, Any]]]:
+def doctor(
+    name_server: str, *more: str, status: int, **environment: Any
+) -> dict[str, list[dict[str, Any]]]:
     """Return what is found, by check."""
-    done = pymq("doctor", "-n", name_server, "-o", "json", "--timeout", "3", "--watch", "1", *more)
+    limits = ("--timeout", f"{LIMIT_S:g}", "--watch", "1")
+    done = pymq("doctor", "-n", name_server, "-o", "json", *limits, *more, **environment)
     assert done.returncode == status, done
     assert done.stderr == ""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -44,6 +49,14 @@ def doctor(name_server: str, *more: str, status: int) -> dict[str, list[dict[str
         found.setdefault(row["check"], []).append(row)
     assert (status == 0) == all(one["state"] != "WRONG" for rows in found.values() for one in rows)
     return found
+
+
+def patience(folder: Path) -> str:
+    """Return a PYTHONPATH on which a port that speaks something else is given time for it."""
+    (folder / "sitecustomize.py").write_text(
+        f"import pymq.cli.diagnosis\npymq.cli.diagnosis.RECOGNIZE_S = {LIMIT_S}\n"
+    )
+    return str(folder)
 
 
 @contextmanager
@@ -90,21 +103,22 @@ def test_a_brokers_port_for_the_name_servers(cluster: Cluster) -> None:
     assert "is a broker" in found["text"] and "usually 9876" in found["advice"]
 
 
-def test_a_grpc_port(cluster: Cluster) -> None:
+def test_a_grpc_port(cluster: Cluster, tmp_path: Path) -> None:
     with speaking(bytes.fromhex("000012040000000000000300000064")) as address:
-        assert recognized(address, 3.0) == "gRPC"
-        wrong, well = doctor(f"{address};{cluster.name_server}", status=1)["name server"]
+        assert recognized(address, LIMIT_S) == "gRPC"
+        both = f"{address};{cluster.name_server}"
+        wrong, well = doctor(both, status=1, PYTHONPATH=patience(tmp_path))["name server"]
         assert "HTTP/2, which gRPC ports speak" in wrong["text"]
         assert "that is a gRPC port" in wrong["advice"]
         assert well["state"] == "ok"
 
 
-def test_a_tls_port() -> None:
+def test_a_tls_port(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "master.pem", TLS / "master-key.pem")
     with speaking(b"", context) as address:
-        assert recognized(address, 3.0) == "TLS"
-        (found,) = doctor(address, status=3)["name server"]
+        assert recognized(address, LIMIT_S) == "TLS"
+        (found,) = doctor(address, status=3, PYTHONPATH=patience(tmp_path))["name server"]
         assert "speaks TLS only: give one without" in found["advice"]
 
 
@@ -119,7 +133,7 @@ def test_a_broker_that_advertises_what_cannot_be_reached() -> None:
 
 
 def test_a_topic_that_is_missing_or_forbidden(cluster: Cluster) -> None:
-    with blocking.Admin(cluster.name_server) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
         admin.topics.create("Orders", queue_count=1, perm=int(Permission.READ))
     (missing,) = doctor(cluster.name_server, "--topic", "orders", status=1)["topic"]
     assert "pymq topic create orders" in missing["advice"]
@@ -133,7 +147,10 @@ def test_a_topic_that_is_missing_or_forbidden(cluster: Cluster) -> None:
 def test_a_group_that_does_not_consume(cluster: Cluster) -> None:
     name_server = cluster.name_server
     queue = MessageQueue("stands", cluster.broker_name, 0)
-    with blocking.Admin(name_server) as admin, blocking.Producer(name_server) as producer:
+    with (
+        blocking.Admin(name_server, timeout_s=LIMIT_S) as admin,
+        blocking.Producer(name_server, timeout_s=LIMIT_S) as producer,
+    ):
         admin.topics.create("stands", queue_count=1)
         of_all = ("--topic", "stands", "--group", "readers")
         (unknown,) = doctor(name_server, *of_all, status=1)["group"]
@@ -156,7 +173,7 @@ def test_a_group_that_does_not_consume(cluster: Cluster) -> None:
 
 
 def test_members_that_subscribe_differently_or_are_silent(cluster: Cluster) -> None:
-    with blocking.Admin(cluster.name_server) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
         admin.topics.create("parts", queue_count=2)
     consumers = [
         blocking.Consumer(
@@ -176,7 +193,9 @@ def test_members_that_subscribe_differently_or_are_silent(cluster: Cluster) -> N
             assert "groups of their own" in wrong["advice"]
 
 
-def test_a_member_whose_process_is_stopped(cluster: Cluster) -> None:
+def test_a_member_whose_process_is_stopped(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = (
         "import sys, pymq.blocking as b\n"
         "with b.Consumer(sys.argv[1], 'stopped').subscribe('parts') as consumer:\n"
@@ -184,7 +203,7 @@ def test_a_member_whose_process_is_stopped(cluster: Cluster) -> None:
         "    sys.stdin.read()\n"
     )
     with (
-        blocking.Admin(cluster.name_server) as admin,
+        blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin,
         subprocess.Popen(
             [sys.executable, "-c", code, cluster.name_server],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -192,7 +211,7 @@ def test_a_member_whose_process_is_stopped(cluster: Cluster) -> None:
     ):  # fmt: skip
         assert member.stdout is not None
         client_id = member.stdout.readline().strip()
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + LIMIT_S
         while not admin.groups.members("stopped").connections:
             assert time.monotonic() < end_s
         with pytest.raises(ConsumerNotOnline, match="has no member 'nobody' now"):
@@ -200,21 +219,24 @@ def test_a_member_whose_process_is_stopped(cluster: Cluster) -> None:
         found = admin.groups.running_info("stopped", client_id, stacks=True)
         assert {one.topic for one in found.subscriptions} == {"parts", "%RETRY%stopped"}
         assert "MainThread" in (found.stacks or "")
+        # The broker says it long before the doctor would not wait any longer for the broker.
+        monkeypatch.setattr("pymq.broker.handlers.consumers.ANSWER_S", 3.0)
         member.send_signal(signal.SIGSTOP)
         try:
             _, silent = doctor(cluster.name_server, "--group", "stopped", status=1)["group"]
         finally:
             member.send_signal(signal.SIGCONT)
-            member.communicate(timeout=30)
+            member.communicate(timeout=LIMIT_S)
     assert silent["text"] == f"member {client_id} of 'stopped' does not answer its broker"
     assert "is stopped, or hangs" in silent["advice"]
 
 
 def test_all_is_well_in_words(cluster: Cluster) -> None:
-    with blocking.Admin(cluster.name_server) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
         admin.topics.create("well", queue_count=2)
+    limits = ("--timeout", f"{LIMIT_S:g}")
     with blocking.Consumer(cluster.name_server, "well").subscribe("well"):
-        done = pymq("doctor", "--topic", "well", NAMESRV_ADDR=cluster.name_server)
+        done = pymq("doctor", "--topic", "well", *limits, NAMESRV_ADDR=cluster.name_server)
     assert done.returncode == 0, done
     states = [line[:6].strip() for line in done.stdout.splitlines()]
     assert states == ["ok"] * 4

@@ -1,6 +1,7 @@
 """Runs of half messages and of ends against the same ones one by one: same outcome."""
 
 import asyncio
+import math
 import random
 from collections import defaultdict
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tests.unit.protocol.test_plain_sends import frame
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.broker.plain_sends import PlainSendStore
+from pymq.broker.pressure import disk_pressure
 from pymq.broker.transactions.end_runs import EndRuns
 from pymq.net.dispatcher import RequestRun
 from pymq.protocol.codes import MessageFlag
@@ -27,6 +29,7 @@ from pymq.store.inspection import check_store
 
 COMMIT, ROLLBACK = int(MessageFlag.TRANSACTION_COMMIT), int(MessageFlag.TRANSACTION_ROLLBACK)
 DEADLINE_S = 60.0
+DAY_MS = 86_400_000
 ROUNDS, HALVES = 40, 12
 #: From here on the numbers of requests that end halves; the lower bits are the half's.
 FIRST_END = 1 << 20
@@ -110,8 +113,21 @@ class Script:
 
 async def played(root: Path, seed: int) -> tuple[Any, Any]:
     """Play a script; return answers, and what is stored by topic and queue."""
-    config = BrokerConfig(name="broker-a", listen_port=0, vip_port=False)
-    store = StoreConfig(root_path=root, flush_mode=FlushMode.SYNC)
+    # However long flushes take: nobody is asked about halves, and what is stored is answered so.
+    config = BrokerConfig(
+        name="broker-a",
+        listen_port=0,
+        vip_port=False,
+        transaction_timeout_ms=DAY_MS,
+        transaction_check_interval_ms=DAY_MS,
+        sync_flush_timeout_ms=DAY_MS,
+    )
+    store = StoreConfig(
+        root_path=root,
+        flush_mode=FlushMode.SYNC,
+        segment_bytes=1 << 24,
+        disk_free_enough_bytes=1,
+    )
     broker, script = Broker(config, store), Script(seed)
     await broker.start()
     said = []
@@ -184,6 +200,9 @@ def test_runs_of_ends_and_single_ends_have_the_same_outcome(
         taken["halves"] += is_taken * len(run.plain)
         return is_taken
 
+    # A busy disk is slow to the one run and not to the other: the sends that it refuses differ.
+    for limit in ("SLOW_S", "SLOW_FLUSH_S"):
+        monkeypatch.setattr(disk_pressure, limit, math.inf)
     monkeypatch.setattr(EndRuns, "take", counting_ends)
     monkeypatch.setattr(PlainSendStore, "take", counting_sends)
     together = asyncio.run(played(tmp_path / "runs", seed + salt))

@@ -12,7 +12,7 @@ import pytest
 
 from pymq import extras
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 BROKER_LINE = "numpy, which is not installed: pip install 'pymq-rocketmq[broker]'"
 CLI_LINE = "typer, which is not installed: pip install 'pymq-rocketmq[cli]'"
 

@@ -99,9 +99,7 @@ def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(cluster: C
             if body == "twice":
                 raise ValueError("never again")
 
-        @broker.subscriber(
-            "failing", "manual", from_where="earliest", ack_policy=AckPolicy.MANUAL
-        )
+        @broker.subscriber("failing", "manual", from_where="earliest", ack_policy=AckPolicy.MANUAL)
         async def manually(body: str, message: CurrentMessage) -> None:
             seen[f"manual {body}"] += 1
             if body != "twice" or seen["manual twice"] > 1:
@@ -128,11 +126,11 @@ def test_requests_and_replies(cluster: Cluster) -> None:
             return RocketResponse(body.upper(), headers={"kind": "answer"}, tags="t")
 
         await broker.start()
-        found = await broker.request("word", "questions", timeout=20)
+        found = await broker.request("word", "questions", timeout=60)
         assert (await found.decode(), found.headers["kind"]) == ("WORD", "answer")
         # One that knows nothing of FastStream asks, too; and an answer may go to a topic.
         async with Producer(cluster.name_server) as producer:
-            reply = await producer.request(Message("questions", b"plain"), deadline_s=20)
+            reply = await producer.request(Message("questions", b"plain"), deadline_s=60)
             assert reply.body == b"PLAIN"
         await broker.publish("topic", "questions", reply_to="answers")
         await wait_until(
@@ -187,7 +185,7 @@ def test_nothing_is_a_result_too(cluster: Cluster) -> None:
             seen[body] += 1
 
         await broker.start()
-        found = await broker.request("question", "nothing", timeout=20)
+        found = await broker.request("question", "nothing", timeout=60)
         assert await found.decode() is None
         await broker.publish("x", "nothing")
         await wait_until(lambda: seen[None] == 2, "both results are read")
@@ -207,7 +205,7 @@ def test_mocks_of_handlers_with_a_real_cluster(cluster: Cluster) -> None:
 
         async with TestRocketBroker(broker, with_real=True) as running:
             await running.publish("x", "real")
-            await handle.wait_call(20)
+            await handle.wait_call(60)
             assert handle.mock is not None
             handle.mock.assert_called_once_with("x")
             await wait_until(lambda: cluster.messages("real-out"), "it is published")
@@ -234,9 +232,9 @@ def test_routers_namespaces_and_single_messages(cluster: Cluster) -> None:
         for number in range(5):
             await broker.publish(str(number), "eu-in", sharding_key="one")
         await wait_until(lambda: len(got) == 5, "all came")
-        message = await single.get_one(timeout=20)
+        message = await single.get_one(timeout=60)
         assert message is not None and await message.decode() in {f"{n}!" for n in range(5)}
-        assert await single.get_one(timeout=20) is not None
+        assert await single.get_one(timeout=60) is not None
 
     with_broker(cluster, test, network=Network(namespace="fast"))
     assert got == ["0", "1", "2", "3", "4"]
@@ -247,7 +245,8 @@ def test_a_broker_is_killed_and_started_while_an_application_runs(cluster: Clust
     handled: Counter[int] = Counter()
 
     async def test() -> None:
-        broker = RocketBroker(cluster.name_server, logger=None)
+        options = {"deadline_s": 90.0}
+        broker = RocketBroker(cluster.name_server, logger=None, producer_options=options)
         app = FastStream(broker, logger=None)
 
         @broker.subscriber("load", "loaded", from_where="earliest", max_workers=8)
@@ -266,7 +265,7 @@ def test_a_broker_is_killed_and_started_while_an_application_runs(cluster: Clust
         await asyncio.gather(*sending)
         await wait_until(lambda: set(range(400)) <= handled.keys(), "all are handled")
         app.exit()
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 90)
 
     run(test())
 

@@ -54,15 +54,13 @@ def naive(sizes: list[int], first: int, end: int, bytes_max: int) -> Fitting:
 
 
 @pytest.mark.parametrize("most", [1, fitting_ranges.RANGES_MAX])
-def test_clients_are_told_what_fits(
-    monkeypatch: pytest.MonkeyPatch, most: int, seed: int
-) -> None:
+def test_clients_are_told_what_fits(monkeypatch: pytest.MonkeyPatch, most: int, seed: int) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(fitting_ranges, "RANGES_MAX", most)  # of one request
     settings = {"queue_file_bytes": 2000}
     with (
         Cluster(store_settings=settings) as cluster,
-        BulkClient(cluster.name_server) as client,
+        BulkClient(cluster.name_server, timeout_s=30.0) as client,
     ):
         sizes = fill(client, chance)
         for round_number in range(20):
@@ -115,7 +113,7 @@ def test_brokers_that_give_no_answer() -> None:
         PlayedBroker() as official,
         PlayedBroker() as silent,
         PlayedBroker() as wrong,
-        BulkClient(name_server.address, timeout_s=0.3, read_deadline_s=0.01) as client,
+        BulkClient(name_server.address, timeout_s=3.0, read_deadline_s=0.01) as client,
     ):
         pymq.answer = fits
         official.answer = lambda request: request.reply(

@@ -13,7 +13,7 @@ from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 #: After this, what was sent has arrived, wherever it waits.
 ARRIVED_S = 0.15
 LARGE = 3 << 20
@@ -47,11 +47,9 @@ class Bed:
         self.server.release()
 
     async def connect(self) -> AsyncChannel:
-        return await AsyncChannel.connect(f"127.0.0.1:{self.server.port}", 5.0)
+        return await AsyncChannel.connect(f"127.0.0.1:{self.server.port}", DEADLINE_S)
 
-    def ask(
-        self, channel: AsyncChannel, number: int, body: bytes = b""
-    ) -> "asyncio.Task[Command]":
+    def ask(self, channel: AsyncChannel, number: int, body: bytes = b"") -> "asyncio.Task[Command]":
         request = channel.request(
             Command(1, {"n": str(number)}, body), DEADLINE_S, description="a test"
         )

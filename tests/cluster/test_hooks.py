@@ -27,6 +27,12 @@ from pymq.protocol.names import TRACE_TOPIC
 from pymq.testing import Cluster
 
 
+@pytest.fixture
+def trace_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a producer that closes write its trace, all in one, however long it was at work."""
+    monkeypatch.setattr("pymq.client.sending.trace_writer.FLUSH_S", 3600.0)
+
+
 class Recorder(SendHook):
     """Adds a property to every message, and remembers outcomes."""
 
@@ -111,6 +117,7 @@ def commit(message: ReceivedMessage) -> TransactionStatus:
     return TransactionStatus.COMMIT
 
 
+@pytest.mark.usefixtures("trace_at_the_end")
 def test_the_trace_tells_of_every_message() -> None:
     with Cluster(broker={"trace_topic": True}) as cluster:
 
@@ -128,7 +135,7 @@ def test_the_trace_tells_of_every_message() -> None:
                     half = transaction.receipt
             consumer = Consumer(cluster.name_server, "g", from_where="earliest")
             async with consumer.subscribe(TRACE_TOPIC):
-                trace = await asyncio.wait_for(anext(aiter(consumer)), 30)
+                trace = await asyncio.wait_for(anext(aiter(consumer)), 120)
             assert set(trace.keys) == {
                 *("k1", "k2", "k3", single.message_id, half.message_id, delayed.message_id),
                 *(receipt.message_id for receipt in batch),
@@ -156,6 +163,7 @@ def test_the_trace_tells_of_every_message() -> None:
         run(test())
 
 
+@pytest.mark.usefixtures("trace_at_the_end")
 def test_the_trace_tells_how_transactions_ended() -> None:
     """Those that the producer ends, and those that brokers ask about; of two brokers."""
     answers = [TransactionStatus.UNKNOWN, TransactionStatus.COMMIT]
@@ -198,7 +206,7 @@ def test_a_trace_that_cannot_be_written_harms_no_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with Cluster(broker={"auto_create_topic": False}) as cluster:
-        with BlockingClient(cluster.name_server) as client:
+        with BlockingClient(cluster.name_server, timeout_s=30.0) as client:
             admin_of(client).topics.create("T")
 
         async def test() -> None:

@@ -26,7 +26,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[BulkClient]:
-    with BulkClient(cluster.name_server) as made:
+    with BulkClient(cluster.name_server, timeout_s=30.0) as made:
         yield made
 
 
@@ -75,5 +75,5 @@ def test_asyncio_clients(cluster: Cluster, client: BulkClient) -> None:
                     return bodies
         return bodies
 
-    found = asyncio.run(asyncio.wait_for(work(), 20))
+    found = asyncio.run(asyncio.wait_for(work(), 120))
     assert found == [b"first", *(b"%d" % n for n in range(9))]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.test_delayed_messages import Later
 from tests.cluster.transactional import COMMIT, end, half_properties, prepare
 
 from pymq.protocol.batch_body import encode_batch
@@ -115,8 +116,10 @@ def test_there_are_no_more_light_queues_than_allowed(tmp_path: Path) -> None:
 
 
 def test_delayed_and_transactional_messages_are_listed_when_they_are_delivered(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    delay_ms, later = 600_000, Later(monkeypatch)
+
     async def check(peer: Peer) -> None:
         await create_topic(peer, "Par", queues=1)
         wait = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
@@ -126,11 +129,13 @@ def test_delayed_and_transactional_messages_are_listed_when_they_are_delivered(
         assert await bodies(peer, A) == []
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer, A) == [b"half"]
+        await later.advance(peer, delay_ms)
         held = await peer.pull(A, 1, sysFlag=wait, suspendTimeoutMillis=20_000)
         assert [one.body for one in records(held)] == [b"delayed"]
         assert decode_properties(records(held)[0].properties)[OFFSETS] == "1"
 
-    serve(tmp_path, check, store=ON, transaction_timeout_ms=60_000)
+    store = ON | {"delay_levels_ms": (delay_ms,)}
+    serve(tmp_path, check, store=store, transaction_timeout_ms=60_000)
 
 
 def test_offsets_are_kept_in_two_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pymq import Message, Network, ReceivedMessage, blocking
 from pymq.testing import Cluster
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 COUNT = 40
 
 
@@ -40,7 +40,7 @@ class Member:
         self.is_free = threading.Event()
         self.is_free.set()
         self.consumer = blocking.Consumer(
-            cluster.name_server, "g", from_where="earliest", **options
+            cluster.name_server, "g", from_where="earliest", timeout_s=LIMIT_S, **options
         ).subscribe("T")
         self._thread = threading.Thread(target=self._run)
 
@@ -69,7 +69,7 @@ class Member:
 
 def fill(cluster: Cluster, first: int, count: int = COUNT, network: Network | None = None) -> None:
     options = {} if network is None else {"network": network}
-    with blocking.Producer(cluster.name_server, **options) as producer:
+    with blocking.Producer(cluster.name_server, timeout_s=LIMIT_S, **options) as producer:
         queues = producer.queues("T")
         for number in range(first, first + count):
             queue = queues[number % len(queues)]
@@ -82,11 +82,8 @@ def test_members_go_on_where_the_group_was_set_to(
     cluster: Cluster, orderly: bool, namespace: str | None
 ) -> None:
     network = Network(namespace=namespace)
-    with blocking.Admin(cluster.name_server, network=network) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S, network=network) as admin:
         admin.topics.create("T", queue_count=2)
-        fill(cluster, 0, network=network)
-        moment = datetime.now(UTC)
-        time.sleep(0.01)
         with (
             Member(cluster, orderly=orderly, network=network) as one,
             Member(cluster, orderly=orderly, network=network) as two,
@@ -94,10 +91,14 @@ def test_members_go_on_where_the_group_was_set_to(
             total = lambda: sum(one.counts.values()) + sum(two.counts.values())  # noqa: E731
             # A queue that changes hands at the moment is nobody's, and nobody hears of the reset.
             until(lambda: one.share == two.share == 2, "each has its share")
+            fill(cluster, 0, network=network)
+            time.sleep(0.01)
+            moment = datetime.now(UTC)
+            time.sleep(0.01)
             until(lambda: total() >= COUNT, "all came")
             one.consumer.commit()
             two.consumer.commit()
-            count = total()  # More than there are, if a queue changed hands.
+            count = total()
             changes = admin.offsets.reset("g", "T", "earliest")
             assert {change.after for change in changes} == {0}
             until(lambda: total() >= count + COUNT, "all came again")
@@ -114,9 +115,11 @@ def test_members_go_on_where_the_group_was_set_to(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_what_a_handler_has_and_what_waits(cluster: Cluster, orderly: bool) -> None:
+def test_what_a_handler_has_and_what_waits(
+    cluster: Cluster, orderly: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """To the end: what waits is skipped, and what a handler has does not set the group back."""
-    with blocking.Admin(cluster.name_server) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
         admin.topics.create("T", queue_count=1)
         fill(cluster, 0)
         with Member(cluster, orderly=orderly) as member:
@@ -127,7 +130,8 @@ def test_what_a_handler_has_and_what_waits(cluster: Cluster, orderly: bool) -> N
             until(lambda: sum(member.counts.values()) > COUNT, "a handler has one")
             reset = threading.Thread(target=admin.offsets.reset, args=("g", "T", "latest"))
             reset.start()
-            time.sleep(0.3)
+            told = "the offset of its group was reset"
+            until(lambda: caplog.text.count(told) >= 2, "it was told of its two queues")
             member.is_free.set()
             reset.join(LIMIT_S)
             assert not reset.is_alive()
@@ -139,7 +143,7 @@ def test_what_a_handler_has_and_what_waits(cluster: Cluster, orderly: bool) -> N
 
 
 def test_a_broker_is_killed_after_a_reset(cluster: Cluster) -> None:
-    with blocking.Admin(cluster.name_server) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
         admin.topics.create("T", queue_count=2)
         fill(cluster, 0)
         with Member(cluster) as member:

@@ -15,7 +15,7 @@ def test_tags_with_the_prefix_of_the_namespace_are_shown_whole() -> None:
             consumer.subscribe("orders", "shop%t || x"),
             blocking.Admin(cluster.name_server, network=network) as admin,
         ):
-            assert consumer.receive(5) is not None
+            assert consumer.receive(60) is not None
             subscription = admin.groups.members("billing").subscriptions["orders"]
     assert (subscription.topic, subscription.expression) == ("orders", "shop%t || x")
     assert subscription.tags == {"shop%t", "x"}

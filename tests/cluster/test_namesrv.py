@@ -20,7 +20,7 @@ from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.framing import FrameDecoder, encode_frame
 from pymq.protocol.registration_body import RegisterBrokerBody
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class Peer:
@@ -285,7 +285,8 @@ def test_random_bodies_and_fields_get_an_answer(seed: int) -> None:
                 answer = await peer.ask(code, body, **fields)
                 assert answer.code in (0, 1, 3, 16, 17, 22), (code, fields, body, answer)
 
-    serve(check)
+    # No scan comes meanwhile: some say that they expire at once, on the only connection.
+    serve(check, scan_interval_ms=3_600_000)
 
 
 def test_key_values_survive_a_restart(tmp_path: Path) -> None:

@@ -207,12 +207,17 @@ def test_they_are_looked_up_again_and_the_old_ones_stay_while_nobody_answers(
             assert admin._pool.name_servers == ("127.0.0.1:1", cluster.name_server)
 
     async def logged(text: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while text not in caplog.text:
                 await asyncio.sleep(0.01)
 
     asyncio.run(test())
-    warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    # Brokers may warn of a slow disk meanwhile.
+    warnings = [
+        one
+        for one in caplog.records
+        if one.levelno >= logging.WARNING and one.name.startswith("pymq.client")
+    ]
     assert len(warnings) == 1, "said once"
 
 

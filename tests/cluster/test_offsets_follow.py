@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.administration import admin_of
@@ -17,15 +18,18 @@ from pymq.protocol.command import Command
 from pymq.testing import Cluster
 
 #: What is asked for now and then comes too late for these tests.
-LATE = {"metadata_interval_ms": 120_000}
+LATE: dict[str, Any] = {"metadata_interval_ms": 120_000}
+#: A slave that is slow for a moment is waited for, and stays in the set.
+PATIENT: dict[str, Any] = {"slave_timeout_ms": 60_000}
 ROUNDS = 4
 
 
 def test_what_was_acknowledged_is_at_the_next_master() -> None:
     """Whoever it is: the first master comes back as a slave, and is the master again."""
-    with Cluster(replicas=2, replication={**LATE, "role": Role.SYNC_MASTER}) as group:
+    rules = {**LATE, **PATIENT, "sync_state_lag_ms": 60_000, "role": Role.SYNC_MASTER}
+    with Cluster(replicas=2, replication=rules) as group:
         group.wait_in_sync()
-        with BlockingClient(group.name_server) as client:
+        with BlockingClient(group.name_server, timeout_s=30.0, read_deadline_s=60.0) as client:
             admin = admin_of(client)
             admin.topics.create("T", queue_count=2)
             admin.groups.create("g")
@@ -43,8 +47,13 @@ def test_what_was_acknowledged_is_at_the_next_master() -> None:
 
 
 @pytest.mark.parametrize("role", [Role.ASYNC_MASTER, Role.SYNC_MASTER])
-def test_a_classic_slave_follows_commits_and_deletions(tmp_path: Path, role: Role) -> None:
-    with pair_of(tmp_path, replication={"role": role}, slave_replication=LATE) as pair:
+def test_a_classic_slave_follows_commits_and_deletions(
+    tmp_path: Path, role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Or one that has not asked for two seconds, on a machine that stood still, is not waited for.
+    monkeypatch.setattr("pymq.broker.ha.offset_followers.AWAY_S", 60.0)
+    rules = {"role": role, **PATIENT}
+    with pair_of(tmp_path, replication=rules, slave_replication=LATE) as pair:
         pair.admin.topics.create("T", queue_count=1)
         pair.admin.groups.create("g")
         send(pair, [b"%d" % number for number in range(10)])

@@ -14,7 +14,7 @@ from tests.cluster.outcome_scenarios import (
     outcomes_from_another_thread,
 )
 from tests.cluster.running import run
-from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+from tests.cluster.scenarios import TIMEOUT_S, numbers_of, receive, send_numbers, wait_until
 
 from pymq.client.consuming.consumer import Consumer
 from pymq.client.sockets.blocking_client import BlockingClient
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
 def consumer_of(cluster: Cluster, **options: Any) -> Consumer:
-    return Consumer(cluster.name_server, "g", from_where="earliest", **options).subscribe("T")
+    options = {"from_where": "earliest", "timeout_s": TIMEOUT_S} | options
+    return Consumer(cluster.name_server, "g", **options).subscribe("T")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -131,7 +132,7 @@ def test_a_rejected_message_waits_for_its_broker(
         handled.append(int(message.body))
         message.reject("never")
 
-    with BlockingClient(pymq_cluster.name_server) as client:
+    with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as client:
         admin = admin_of(client)
         admin.topics.create("%RETRY%g", queue_count=1, perm=int(Permission.READ))
 

@@ -13,10 +13,12 @@ from pymq.errors import PymqError
 from pymq.protocol.codes import ResponseCode
 from pymq.store import StoreConfig
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 NAMES = ("one", "two")
 COUNT = 60
 INVISIBLE_S = 2.0
+#: Of that, brokers and tests count with other clocks.
+CLOCKS_S = 0.1
 
 
 class Place:
@@ -40,7 +42,14 @@ class Place:
 
     async def start(self) -> None:
         self.broker = Broker(
-            BrokerConfig(listen_port=0, name=self.name),
+            BrokerConfig(
+                listen_port=0,
+                name=self.name,
+                # A disk or a machine that is busy is no reason to refuse messages.
+                fast_failure=False,
+                page_cache_busy_ms=60_000,
+                sync_flush_timeout_ms=60_000,
+            ),
             StoreConfig(root_path=self.path, segment_bytes=1 << 20, disk_free_enough_bytes=1),
         )
         await self.broker.start()
@@ -75,13 +84,19 @@ class Place:
             if answer.code != ResponseCode.SUCCESS:
                 await asyncio.sleep(0.01)  # nothing there, or about to stop
                 continue
-            for message in consumer.messages(answer):
-                self._note(message)
-                self.done.add(message.body)
-                self.doubtful.add(message.body)
+            until_s = asked_s + INVISIBLE_S - CLOCKS_S
+            messages = consumer.messages(answer)
+            # All at once, before any is acknowledged: on a busy machine, those that wait for that
+            # may be popped again by the other one. So may all of an answer that comes late.
+            if time.monotonic() < until_s:
+                for message in messages:
+                    self._note(message)
+            for message in messages:
+                if message.body not in self.done:
+                    self.done.add(message.body)
+                    self.doubtful.add(message.body)
                 answer = await consumer.ack(message)
-                is_early = time.monotonic() < asked_s + INVISIBLE_S
-                if answer.code == ResponseCode.SUCCESS and is_early:
+                if answer.code == ResponseCode.SUCCESS and time.monotonic() < until_s:
                     self.doubtful.discard(message.body)
 
     def _note(self, message: PoppedMessage) -> None:

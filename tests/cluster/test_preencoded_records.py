@@ -132,4 +132,4 @@ async def ask(peer: Peer, topic: str, body: RecordsBody, *, sizes: str | None = 
     text = base64.b64encode(body.sizes).decode()
     more = {RECORD_SIZES_FIELD: text if sizes is None else sizes}
     command = Command(SEND_RECORDS, request.to_v2() | more, bytes(body.body))
-    return await peer.channel.request(command, 5.0)
+    return await peer.channel.request(command, 60.0)

@@ -55,7 +55,7 @@ def test_a_batch_above_the_limit_is_split_and_stays_in_order(pymq_cluster: Clust
 def test_sends_survive_a_restart_of_the_broker(pymq_cluster: Cluster) -> None:
     async def test() -> None:
         # Long enough for a restart; each attempt fails at once while the broker is away.
-        async with Producer(pymq_cluster.name_server, retries=100) as producer:
+        async with Producer(pymq_cluster.name_server, retries=100, deadline_s=90) as producer:
             await producer.send(Message("T", b"before"))
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, pymq_cluster.stop_broker)
@@ -117,15 +117,18 @@ def test_blocking_producer(pymq_cluster: Cluster) -> None:
 def test_sends_in_flight_are_bounded_and_wait_for_room() -> None:
     async def test() -> None:
         async with FakeBroker() as broker:
-            producer = Producer(broker.address, in_flight_max=3, timeout_s=0.5, retries=0)
+            producer = Producer(broker.address, in_flight_max=3, timeout_s=60, retries=0)
             async with producer:
                 await producer.send(Message("T", b"first"))
                 broker.answers = [None, None, None]
-                futures = [producer.send_nowait(Message("T", b"x")) for _ in range(3)]
+                futures = [
+                    producer.send_nowait(Message("T", b"x"), deadline_s=0.5) for _ in range(3)
+                ]
                 with pytest.raises(TooManyPending, match="in_flight_max"):
                     producer.send_nowait(Message("T", b"x"))
                 waiting = [
-                    asyncio.ensure_future(producer.send(Message("T", b"y"))) for _ in range(9)
+                    asyncio.ensure_future(producer.send(Message("T", b"y"), deadline_s=60))
+                    for _ in range(9)
                 ]
                 cancelled = waiting.pop()
                 await asyncio.sleep(0)
@@ -143,12 +146,14 @@ def test_sends_in_flight_are_bounded_and_wait_for_room() -> None:
 def test_closing_fails_what_stays_unanswered(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with FakeBroker() as broker:
-            producer = Producer(broker.address)
+            producer = Producer(broker.address, timeout_s=60)
             await producer.start()
             broker.answers = [0, None, None]
             await producer.send(Message("T", b"first"))
             quick = producer.send_nowait(Message("T", b"x"))
             pursued = producer.send_nowait(Message("other", b"y"))  # its route is not known yet
+            while len(broker.sent) < 3:
+                await asyncio.sleep(0.001)
             await producer.close(timeout_s=0.1)
             for future in (quick, pursued):
                 with pytest.raises(ConnectionFailed) as failed:
@@ -172,12 +177,12 @@ def test_closing_fails_what_a_peer_that_does_not_read_was_sent() -> None:
     async def test() -> None:
         async with Stuck() as broker:
             producer = Producer(broker.address, timeout_s=60, compress_bytes_min=None)
-            producer._pool.timeout_s = 0.2  # to unregister, and for heartbeats
             await producer.start()
             await producer.send(Message("T", b"first"))
+            producer._pool.timeout_s = 0.2  # to unregister
             futures = [producer.send_nowait(Message("T", bytes(2_000_000))) for _ in range(10)]
             await producer.close(timeout_s=0.1)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 outcomes = await asyncio.gather(*futures, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {ConnectionFailed}
 
@@ -205,10 +210,10 @@ def test_closing_is_not_taken_for_a_cancellation(monkeypatch: pytest.MonkeyPatch
 
 def test_a_cancelled_send_frees_its_place() -> None:
     async def test() -> None:
-        async with FakeBroker() as broker, Producer(broker.address, timeout_s=0.2) as producer:
+        async with FakeBroker() as broker, Producer(broker.address) as producer:
             await producer.send(Message("T", b"first"))
             broker.answers = [None]
-            sending = asyncio.ensure_future(producer.send(Message("T", b"x")))
+            sending = asyncio.ensure_future(producer.send(Message("T", b"x"), deadline_s=0.2))
             await asyncio.sleep(0)
             sending.cancel()
             await producer.flush()
@@ -218,9 +223,11 @@ def test_a_cancelled_send_frees_its_place() -> None:
 
 
 def test_a_blocking_producer_may_be_started_before_its_block(pymq_cluster: Cluster) -> None:
-    threads = threading.active_count()
+    before = threading.enumerate()
     with blocking.Producer(pymq_cluster.name_server).start() as producer:
-        assert threading.active_count() == threads + 1
+        # Others may end meanwhile, and the broker may have begun some.
+        new = [one.name for one in threading.enumerate() if one not in before]
+        assert new.count("pymq producer") == 1
         producer.send(Message("T", b"x"))
 
 
@@ -229,7 +236,7 @@ def test_what_began_before_a_thread_ended_does_not_wait_for_ever() -> None:
     begun = thread.begin(asyncio.sleep(3600))
     thread.close()
     with pytest.raises(concurrent.futures.CancelledError):
-        begun.result(timeout=5)
+        begun.result(timeout=60)
 
 
 def test_a_client_that_is_not_open_says_so(pymq_cluster: Cluster) -> None:

@@ -29,4 +29,4 @@ def test_a_program(block: Block, sent: Counter[bytes]) -> None:
         def stored() -> Counter[bytes]:
             return Counter(message.body for message in cluster.messages("orders"))
 
-        wait_until(lambda: stored() == sent, timeout_s=30)
+        wait_until(lambda: stored() == sent, timeout_s=60)

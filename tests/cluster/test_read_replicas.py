@@ -82,7 +82,14 @@ def name_server(master: PlayedReplica, replica: PlayedReplica) -> Iterator[Playe
 
 @pytest.fixture
 def client(name_server: PlayedNameServer) -> Iterator[BulkClient]:
-    with BulkClient(name_server.address, timeout_s=1.5, read_deadline_s=3.0) as opened:
+    with BulkClient(name_server.address, timeout_s=30.0, read_deadline_s=60.0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def hasty(name_server: PlayedNameServer) -> Iterator[BulkClient]:
+    """A client that soon gives up: for who is silent, or away."""
+    with BulkClient(name_server.address, timeout_s=2.0, read_deadline_s=3.0) as opened:
         yield opened
 
 
@@ -182,8 +189,9 @@ def failing(name: str) -> Answer:
 
 @pytest.mark.parametrize("how", ["silent", "no group", "not to be read", "nonsense"])
 def test_a_replica_that_fails(
-    client: BulkClient, master: PlayedReplica, replica: PlayedReplica, how: str
+    request: pytest.FixtureRequest, master: PlayedReplica, replica: PlayedReplica, how: str
 ) -> None:
+    client = request.getfixturevalue("hasty" if how == "silent" else "client")
     replica.answer = failing(how)
     assert offsets(read(client)) == list(range(END))
     asked = len(replica.requests)
@@ -213,7 +221,8 @@ def test_a_replica_that_cannot_be_reached(
         for avoided_s, count in ((30.0, 1), (0.0, 3)):
             monkeypatch.setattr(read_sources, "REPLICA_AVOIDED_S", avoided_s)
             tries.clear()
-            with BulkClient(name_server.address, timeout_s=1.0) as client:
+            timeout_s = 2.0 if is_lost else 30.0
+            with BulkClient(name_server.address, timeout_s=timeout_s) as client:
                 for _ in range(3):
                     (chunk,) = read(client)
                     assert chunk.is_from_master and offsets([chunk]) == list(range(END))
@@ -231,6 +240,7 @@ def test_what_the_master_lacks_is_lost(
 
 def test_without_a_master_nobody_else_is_asked(
     client: BulkClient,
+    hasty: BulkClient,
     master: PlayedReplica,
     replica: PlayedReplica,
     name_server: PlayedNameServer,
@@ -243,4 +253,4 @@ def test_without_a_master_nobody_else_is_asked(
         read(client)
     replica.stop()
     with pytest.raises(ConnectionFailed):
-        read(client)
+        read(hasty)

@@ -22,7 +22,7 @@ def test_a_broker_that_only_changes_its_role_stays_registered(unregisters: bool)
             topics=TopicTable,
             on_order_topics=lambda names: None,
         )
-        await registration.start(5.0)
+        await registration.start(60.0)
         if unregisters:
             await registration.close()
             await registration.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.running import run
-from tests.cluster.scenarios import send_numbers, wait_until
+from tests.cluster.scenarios import TIMEOUT_S, send_numbers, wait_until
 
 from pymq import ConfigurationError, Message, Producer
 from pymq.client.consuming.consumer import Consumer
@@ -172,7 +172,9 @@ def test_our_consumer_fails_until_the_dead_letters(pymq_cluster: Cluster) -> Non
 
         name_server = pymq_cluster.name_server
         await send_numbers(name_server, "T", range(6))
-        consumer = Consumer(name_server, "g", from_where="earliest", max_reconsume_times=2)
+        consumer = Consumer(
+            *(name_server, "g"), from_where="earliest", max_reconsume_times=2, timeout_s=TIMEOUT_S
+        )
         undertaker = Consumer(name_server, "u", from_where="earliest").subscribe("%DLQ%g")
         async with consumer.subscribe("T"), undertaker:
             running = [
@@ -186,7 +188,7 @@ def test_our_consumer_fails_until_the_dead_letters(pymq_cluster: Cluster) -> Non
             **dict.fromkeys(range(3, 6), [0]),
         }
 
-    asyncio.run(asyncio.wait_for(check(), 60))
+    run(check())
 
 
 @pytest.mark.parametrize("tries_max", [None, math.inf])

@@ -38,7 +38,7 @@ def test_one_of_two_brokers_is_away(
         bed.create_topic("T")
         bed.send("T", numbers(80))
         got: Counter[bytes] = Counter()
-        consumer = SimpleConsumer(bed.name_server, "g", from_where="earliest", timeout_s=2)
+        consumer = SimpleConsumer(bed.name_server, "g", from_where="earliest", timeout_s=4)
 
         async def consume(until: Callable[[], bool]) -> None:
             async with asyncio.timeout(90):

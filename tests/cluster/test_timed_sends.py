@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
+from tests.cluster.scenarios import TIMEOUT_S
 
 from pymq import Batcher, BlockingClient, Consumer, Message, Producer
 from pymq.errors import (
@@ -26,7 +27,10 @@ from pymq.testing import Cluster, wait_until
 
 def test_it_is_delivered_when_it_should_be_and_not_before() -> None:
     async def test(cluster: Cluster) -> None:
-        async with Producer(cluster.name_server) as producer, Batcher(producer) as batcher:
+        async with (
+            Producer(cluster.name_server, timeout_s=TIMEOUT_S) as producer,
+            Batcher(producer) as batcher,
+        ):
             await producer.send(Message("T", b"now"))
             sent_s = time.time()
             at = datetime.now(UTC) + timedelta(seconds=2)
@@ -96,7 +100,7 @@ def test_a_recalled_message_is_not_delivered() -> None:
     """Also when its broker has been started again; what cannot be recalled says why."""
 
     async def test(cluster: Cluster) -> None:
-        async with Producer(cluster.name_server) as producer:
+        async with Producer(cluster.name_server, timeout_s=TIMEOUT_S) as producer:
             kept, gone = [
                 await producer.send(Message("T", body, delay_s=600)) for body in (b"kept", b"gone")
             ]
@@ -118,7 +122,7 @@ def test_a_recalled_message_is_not_delivered() -> None:
                 await producer.recall(past)
         cluster.broker("broker-a").restart()
         cluster.clock.advance(700)
-        wait_until(lambda: len(cluster.messages("T")) >= 2, timeout_s=30)
+        wait_until(lambda: len(cluster.messages("T")) >= 2, timeout_s=60)
         cluster.clock.advance(100)
         assert sorted(one.body for one in cluster.messages("T")) == [b"kept", b"now"]
 

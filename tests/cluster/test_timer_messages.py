@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, properties_sent, records, serve
-from tests.cluster.test_delayed_messages import held_pull
+from tests.cluster.test_delayed_messages import Later, held_pull
 
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -21,15 +21,21 @@ from pymq.store import FlushMode
 from pymq.store.timer.timer_checkpoint import TimerCheckpoint
 
 FINE: dict[str, Any] = {"timer_precision_ms": 100}
+#: What is due after this time is not due before the test says so, however slow the machine.
+FAR_MS = 600_000
 
 
 @pytest.mark.parametrize("flush", FlushMode)
-def test_a_timer_message_wakes_a_pull_when_it_is_due(tmp_path: Path, flush: FlushMode) -> None:
+def test_a_timer_message_wakes_a_pull_when_it_is_due(
+    tmp_path: Path, flush: FlushMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Later(monkeypatch)
+
     async def check(peer: Peer) -> None:
         await create_topic(peer, "T")
         pull = asyncio.ensure_future(held_pull(peer, "T", queueId=2))
-        await peer.send("T", b"other", queue_id=1, properties="TIMER_DELAY_MS\x01300")
-        delivery_ms = time.time_ns() // 1_000_000 + 350
+        await peer.send("T", b"other", queue_id=1, properties=f"TIMER_DELAY_MS\x01{FAR_MS}")
+        delivery_ms = later.now_ms + FAR_MS + 50
         sent = await peer.send(
             "T", b"body", queue_id=2, flag=7,
             properties=f"TAGS\x01t\x02TIMER_DELIVER_MS\x01{delivery_ms}\x02",
@@ -38,6 +44,8 @@ def test_a_timer_message_wakes_a_pull_when_it_is_due(tmp_path: Path, flush: Flus
         assert (fields(sent)["queueId"], fields(sent)["queueOffset"]) == ("2", "1")
         (waiting,) = records(await peer.pull(TIMER_TOPIC, 1))
         assert parse_offset_message_id(fields(sent)["msgId"])[1] == waiting.physical_offset
+        assert not pull.done()
+        await later.advance(peer, FAR_MS)
         (record,) = records(await pull)
         assert record.store_timestamp >= delivery_ms
         assert (record.body, record.flag, record.queue_id) == (b"body", 7, 2)
@@ -57,6 +65,13 @@ def test_a_timer_message_wakes_a_pull_when_it_is_due(tmp_path: Path, flush: Flus
     serve(tmp_path, check, store=FINE, flush=flush)
 
 
+async def timer_count(peer: Peer, topic: str) -> int:
+    """Return how many timer messages of a topic wait."""
+    metrics = await peer.ask(RequestCode.GET_TIMER_METRICS)
+    counts = TimerMetricsTable.decode(bytes(metrics.body)).counts
+    return counts[topic].count if topic in counts else 0
+
+
 def test_a_restart_delivers_what_waits_and_nothing_twice(tmp_path: Path) -> None:
     async def fill(peer: Peer) -> None:
         await create_topic(peer, "T")
@@ -65,9 +80,11 @@ def test_a_restart_delivers_what_waits_and_nothing_twice(tmp_path: Path) -> None
         found: list[Any] = []
         while len(found) < 20:
             found += records(await held_pull(peer, "T", len(found)))
+        await peer.send("T", b"much later", properties="TIMER_DELAY_SEC\x01100000")
+        while await timer_count(peer, "T") < 1:
+            await asyncio.sleep(0.02)
         for number in range(20):
             await peer.send("T", b"second %d" % number, properties="TIMER_DELAY_MS\x011500")
-        await peer.send("T", b"much later", properties="TIMER_DELAY_SEC\x01100000")
 
     async def look(peer: Peer) -> None:
         found: list[Any] = []
@@ -139,9 +156,13 @@ def handle_of(*values: object) -> str:
     return base64.urlsafe_b64encode(" ".join(map(str, values)).encode()).decode()
 
 
-def test_a_message_is_recalled_with_the_handle_of_its_send(tmp_path: Path) -> None:
+def test_a_message_is_recalled_with_the_handle_of_its_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Later(monkeypatch)
+
     async def check(peer: Peer) -> None:
-        delay = "TIMER_DELAY_MS\x01700\x02UNIQ_KEY\x01K{}\x02"
+        delay = f"TIMER_DELAY_MS\x01{FAR_MS}\x02UNIQ_KEY\x01K{{}}\x02"
         sent = [
             await peer.send("T", b"%d" % number, properties=delay.format(number))
             for number in range(3)
@@ -156,6 +177,7 @@ def test_a_message_is_recalled_with_the_handle_of_its_send(tmp_path: Path) -> No
         )
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
         assert fields(answer) == {"msgId": "K1", "MSG_REGION": "DefaultRegion"}
+        await later.advance(peer, 2 * FAR_MS)
         found: list[Any] = []
         while len(found) < 2:
             found += records(await held_pull(peer, "T", len(found)))
@@ -216,12 +238,8 @@ def test_what_administrators_see(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         for number in range(5):
             await peer.send("T", b"x", properties=f"TIMER_DELAY_SEC\x01{100 + number}")
-        deadline = time.monotonic() + 20
-        while True:
-            metrics = await peer.ask(RequestCode.GET_TIMER_METRICS)
-            counts = TimerMetricsTable.decode(bytes(metrics.body)).counts
-            if "T" in counts and counts["T"].count == 5:
-                break
+        deadline = time.monotonic() + 60
+        while await timer_count(peer, "T") < 5:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
         while True:

@@ -1,6 +1,7 @@
 """Transactions of our producer: nobody sees a message before its commit, whatever fails."""
 
 import asyncio
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.running import run
+from tests.cluster.scenarios import TIMEOUT_S
 
 from pymq import (
     ConfigurationError,
@@ -28,7 +30,8 @@ COMMIT, ROLLBACK, UNKNOWN = (
     TransactionStatus.ROLLBACK,
     TransactionStatus.UNKNOWN,
 )
-CHECKED_S = 30.0
+#: Longer than the 30 s after which a producer comes back to a broker that has restarted.
+CHECKED_S = 90.0
 
 
 def never(message: ReceivedMessage) -> TransactionStatus:
@@ -49,7 +52,7 @@ def checking() -> Iterator[Cluster]:
 
 
 def delivered(cluster: Cluster, topic: str = "T") -> list[bytes]:
-    with BlockingClient(cluster.name_server) as client:
+    with BlockingClient(cluster.name_server, timeout_s=TIMEOUT_S) as client:
         return [
             bytes(record.body)
             for queue, (first, end) in client.bounds(client.read_queues(topic)).items()
@@ -65,11 +68,14 @@ async def wait_delivered(cluster: Cluster, count: int) -> list[bytes]:
     return found
 
 
+def producer_of(cluster: Cluster, **more: Any) -> Producer:
+    """Return a producer; a half message that is not answered in time would be an error."""
+    return Producer(cluster.name_server, **{"group": "pg", "timeout_s": TIMEOUT_S} | more)
+
+
 def test_a_message_is_there_when_its_block_is_left(pymq_cluster: Cluster) -> None:
     async def test() -> None:
-        async with Producer(
-            pymq_cluster.name_server, group="pg", check_transaction=never
-        ) as producer:
+        async with producer_of(pymq_cluster, check_transaction=never) as producer:
             await producer.send(Message("T", b"first"))
             async with Transaction(producer, Message("T", b"in", tags="a")) as transaction:
                 assert await asyncio.to_thread(delivered, pymq_cluster) == [b"first"]
@@ -105,7 +111,7 @@ def test_who_does_not_know_leaves_it_open(checking: Cluster, is_raised: bool) ->
         return COMMIT
 
     async def test() -> None:
-        async with Producer(checking.name_server, group="pg", check_transaction=check) as producer:
+        async with producer_of(checking, check_transaction=check) as producer:
             try:
                 async with Transaction(producer, Message("T", b"x")) as transaction:
                     await transaction.leave_open()
@@ -148,18 +154,16 @@ def test_a_commit_that_failed_is_no_success_when_it_is_called_again(
             await transaction.commit()
 
     async def test() -> None:
-        async with Producer(
-            pymq_cluster.name_server,
-            group="pg",
-            check_transaction=lambda _: COMMIT,
-            deadline_s=1,
-            timeout_s=0.5,
-        ) as producer:
+        async with producer_of(pymq_cluster, check_transaction=lambda _: COMMIT) as producer:
             transaction = await Transaction(producer, Message("T", b"x")).begin()
             if trouble == "killed":
                 await asyncio.to_thread(broker.kill)
             else:
-                slow = broker.delay(2)
+                slow = broker.delay(600)
+            # From now on nobody answers in time.
+            ends = producer._transactions
+            ends._config = dataclasses.replace(ends._config, deadline_s=1)
+            producer._pool.timeout_s = 0.5 if trouble == "slow" else TIMEOUT_S
             with pytest.raises(TimeoutError if trouble == "cancelled" else PymqError) as caught:
                 await fail(transaction)
             assert "outcome_known" not in dir(caught.value) or "asks what" in str(caught.value)
@@ -179,7 +183,8 @@ def test_a_commit_that_failed_is_no_success_when_it_is_called_again(
                         else:
                             break
             else:
-                slow.end()
+                slow.end()  # what has waited is handled
+                producer._pool.timeout_s = TIMEOUT_S
                 with pytest.raises(PymqError, match="asks what became of"):
                     await transaction.commit()
             assert await wait_delivered(pymq_cluster, 1) == [b"x"]
@@ -242,8 +247,7 @@ def test_a_broker_that_hears_nothing_asks(checking: Cluster, kind: str) -> None:
     check: Callable[[ReceivedMessage], Any] = getattr(ledger, kind)
 
     async def test() -> None:
-        producer = Producer(checking.name_server, group="pg", check_transaction=check)
-        async with producer:
+        async with producer_of(checking, check_transaction=check) as producer:
             await producer.send(Message("T", b"first"))
             for number in range(8):
                 transaction = Transaction(producer, Message("T", b"%d" % number))
@@ -266,9 +270,7 @@ def test_a_broker_that_hears_nothing_asks(checking: Cluster, kind: str) -> None:
 
 def test_a_transaction_in_progress_is_not_asked_about(checking: Cluster) -> None:
     async def test() -> None:
-        async with Producer(
-            checking.name_server, group="pg", check_transaction=never
-        ) as producer:
+        async with producer_of(checking, check_transaction=never) as producer:
             async with Transaction(producer, Message("T", b"long")):
                 await asyncio.sleep(1.5)  # several checks
             assert await wait_delivered(checking, 1) == [b"long"]
@@ -289,12 +291,10 @@ def test_another_producer_of_the_group_answers_for_one_that_is_gone(
         return failure or ledger.check(message)  # type: ignore[return-value]
 
     async def test() -> None:
-        async with Producer(checking.name_server, group="pg", check_transaction=never) as gone:
+        async with producer_of(checking, check_transaction=never) as gone:
             transaction = await Transaction(gone, Message("T", b"x")).begin()
             ledger.committed[transaction.message_id] = COMMIT
-        async with Producer(
-            checking.name_server, group="pg", check_transaction=check, check_topics=["T"]
-        ):
+        async with producer_of(checking, check_transaction=check, check_topics=["T"]):
             assert await wait_delivered(checking, 1) == [b"x"]
 
     with caplog.at_level(logging.WARNING):
@@ -306,9 +306,9 @@ def test_one_without_a_check_says_that_it_is_asked_in_vain(
     checking: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        async with Producer(checking.name_server, group="pg", check_transaction=never) as gone:
+        async with producer_of(checking, check_transaction=never) as gone:
             await Transaction(gone, Message("T", b"x")).begin()
-        async with Producer(checking.name_server, group="pg", check_topics=["T"]):
+        async with producer_of(checking, check_topics=["T"]):
             async with asyncio.timeout(CHECKED_S):
                 while "has no check_transaction=" not in caplog.text:
                     await asyncio.sleep(0.05)
@@ -320,7 +320,7 @@ def test_one_without_a_check_says_that_it_is_asked_in_vain(
 def test_the_blocking_face(checking: Cluster) -> None:
     ledger = Ledger()
     with blocking.Producer(
-        checking.name_server, group="pg", check_transaction=ledger.check
+        checking.name_server, group="pg", check_transaction=ledger.check, timeout_s=TIMEOUT_S
     ) as producer:
         with blocking.Transaction(producer, Message("T", b"in")) as transaction:
             assert delivered(checking) == []
@@ -351,7 +351,7 @@ def test_each_transaction_has_one_outcome_while_brokers_go_and_come_back(
 
     async def one(producer: Producer, number: int) -> None:
         body = b"%d" % number
-        transaction = Transaction(producer, Message("T", body), deadline_s=5.0)
+        transaction = Transaction(producer, Message("T", body), deadline_s=30.0)
         try:
             await transaction.begin()
         except PymqError as error:
@@ -366,8 +366,8 @@ def test_each_transaction_has_one_outcome_while_brokers_go_and_come_back(
             assert "it asks what became" in str(error)
 
     async def test() -> None:
-        async with Producer(
-            checking.name_server, group="pg", check_transaction=ledger.check, deadline_s=10.0
+        async with producer_of(
+            checking, check_transaction=ledger.check, deadline_s=30.0
         ) as producer:
             await producer.queues("T")
             sending = []

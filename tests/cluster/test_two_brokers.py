@@ -6,6 +6,7 @@ a broker lets a group begin at 0 in a queue that is young.
 """
 
 import asyncio
+import dataclasses
 import itertools
 import logging
 from collections import Counter
@@ -17,9 +18,10 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.played import Played
 from tests.cluster.running import run
-from tests.cluster.scenarios import wait_until
+from tests.cluster.scenarios import TIMEOUT_S, wait_until
 from tests.spark.two_brokers import TwoBrokers
 
+from pymq import blocking
 from pymq.client.consuming.consumer import Consumer
 from pymq.client.sending.producer import Producer
 from pymq.client.sockets.blocking_client import BlockingClient
@@ -42,7 +44,8 @@ class Group:
 
     async def join(self, *wait_for: str) -> Consumer:
         """Add a member; wait until it has begun to read queues of the brokers named."""
-        member = await Consumer(self._name_server, "g").subscribe("T").start()
+        # A broker that is frozen does not answer in this time, but one that is slow does.
+        member = await Consumer(self._name_server, "g", timeout_s=5.0).subscribe("T").start()
         self.members.append(member)
         self._running.append(asyncio.ensure_future(member.run(self._handle)))
 
@@ -139,8 +142,8 @@ def test_a_topic_that_is_created_after_its_consumer_is_read_from_its_beginning(
     a, b = pair
 
     async def test() -> None:
-        consumer = Consumer(a.name_server, "g").subscribe("later")
-        async with consumer, Producer(a.name_server) as producer:
+        consumer = Consumer(a.name_server, "g", timeout_s=TIMEOUT_S).subscribe("later")
+        async with consumer, Producer(a.name_server, timeout_s=TIMEOUT_S) as producer:
             for n in range(100):
                 await producer.send(Message("later", b"%d" % n))
             got = set()
@@ -218,7 +221,10 @@ class Producers:
         self.failures: list[PymqError] = []
 
     async def start_one(self) -> None:
-        producer = await Producer(self._name_server, timeout_s=1.0).start()
+        producer = await Producer(self._name_server, timeout_s=TIMEOUT_S, deadline_s=90).start()
+        # Who is silent for so long is left for another one.
+        sender = producer._sender
+        sender._config = dataclasses.replace(sender._config, timeout_s=1.0)
         self._tasks.append(asyncio.ensure_future(self._run(producer)))
 
     async def _run(self, producer: Producer) -> None:
@@ -306,24 +312,28 @@ def check_warnings(caplog: pytest.LogCaptureFixture, name: str) -> None:
 
 
 def test_a_change_that_one_broker_did_not_answer_says_where_it_was_done(tmp_path: Path) -> None:
-    with TwoBrokers(tmp_path) as bed, BlockingClient(bed.name_server, timeout_s=2.0) as client:
-        admin = admin_of(client)
+    changes: list[Callable[[blocking.Admin], None]] = [
+        lambda admin: admin.topics.create("T"),
+        lambda admin: admin.groups.create("g"),
+        lambda admin: admin.groups.delete("g"),
+        lambda admin: admin.topics.delete("T"),
+    ]
+    with (
+        TwoBrokers(tmp_path) as bed,
+        # The broker that is there has to make its change within this time.
+        blocking.Admin(bed.name_server, timeout_s=4.0) as hasty,
+        blocking.Admin(bed.name_server, timeout_s=TIMEOUT_S) as patient,
+    ):
         bed.freeze("broker-b")
-        changes: list[Callable[[], None]] = [
-            lambda: admin.topics.create("T"),
-            lambda: admin.groups.create("g"),
-            lambda: admin.groups.delete("g"),
-            lambda: admin.topics.delete("T"),
-        ]
         for change in changes:
             with pytest.raises(BrokersFailed, match="done on broker-a; perhaps done on") as late:
-                change()
+                change(hasty)
             assert list(late.value.answers) == ["broker-a"]
             assert isinstance(late.value.failures["broker-b"], RequestTimeout)
             assert late.value.retriable and not late.value.outcome_known
         bed.thaw("broker-b")
         for change in changes:
-            change()
+            change(patient)
 
 
 def test_a_name_server_that_does_not_answer_holds_up_no_new_topic(
@@ -334,6 +344,6 @@ def test_a_name_server_that_does_not_answer_holds_up_no_new_topic(
 
     with Played(silent) as other:
         both = [pymq_cluster.name_server, other.address]
-        with BlockingClient(both, timeout_s=1.0) as client:
+        with BlockingClient(both, timeout_s=2.0) as client:
             admin_of(client).topics.create("T")
             assert client.send(Message("T", b"x")).queue.topic == "T"

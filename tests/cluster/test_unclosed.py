@@ -16,7 +16,7 @@ from pymq.errors import ConnectionFailed
 from pymq.protocol.message import Message
 from pymq.testing.cluster import Cluster
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 COUNT = 2000
 THREADS = 4
 
@@ -46,7 +46,7 @@ import pymq
 from pymq import blocking
 
 consumer = blocking.Consumer(sys.argv[1], "g", from_where="earliest").subscribe("T").start()
-assert consumer.receive(30) and consumer.receive(30)
+assert consumer.receive(90) and consumer.receive(90)
 """
 
 
@@ -58,7 +58,7 @@ from pymq.testing import Cluster
 cluster = Cluster().start()
 with blocking.Producer(cluster.name_server) as producer:
     producer.send(Message("T", b"x"))
-sys.stderr.write(str(cluster.store))
+sys.stderr.write(f"\\n{cluster.store}")
 """
 
 
@@ -71,7 +71,8 @@ def end(script: str, *arguments: str) -> str:
 
 
 def test_a_cluster_leaves_nothing_behind_when_the_program_ends() -> None:
-    store = Path(end(CLUSTER))
+    *_, last = end(CLUSTER).splitlines()  # its broker may have complained of a slow disk
+    store = Path(last)
     assert store.parent.name.startswith("pymq-") and not store.exists()
 
 

@@ -84,7 +84,7 @@ def checks(peer: Peer) -> list[Check]:
 
 async def wait_for_checks(peer: Peer, count: int) -> list[Check]:
     """Return at least this many checks."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while len(checks(peer)) < count:
             await asyncio.sleep(0.02)
     return checks(peer)

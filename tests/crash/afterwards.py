@@ -10,12 +10,12 @@ import subprocess
 import sys
 from typing import Final, Self
 
-_TIMEOUT_S: Final = 60.0
+_TIMEOUT_S: Final = 240.0
 # What a process still uses that is about to end is tried again.
 _PROGRAM: Final = """
 import subprocess, sys, time
 left = [line.split("\\t") for line in sys.stdin.read().split("\\n") if line][::-1]
-for _ in range(50):
+for _ in range(300):
     left = [one for one in left if subprocess.run(one, capture_output=True).returncode]
     if not left:
         break

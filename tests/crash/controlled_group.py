@@ -10,6 +10,7 @@ master, and each epoch has one master: if, and only if, the controllers keep the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 
@@ -27,7 +28,8 @@ from pymq.protocol.headers.routes import BrokerHeartbeatRequest
 CLUSTER, NAME = "c", "broker-a"
 BEAT_S = 0.04
 THINK_S = 0.03
-TIMEOUT_S = 1.0
+#: Of a request; some of those who are asked are frozen.
+TIMEOUT_S = 2.0
 
 
 class Group:
@@ -141,14 +143,12 @@ class Member:
             if self.is_frozen or not self._is_registered:
                 continue
             channel = self._channels.get(controller)
-            if channel is None or not channel.is_open:
-                try:
+            with contextlib.suppress(PymqError):  # it may be lost as soon as it is made
+                if channel is None or not channel.is_open:
                     channel = await AsyncChannel.connect(controller, TIMEOUT_S)
-                except PymqError:
-                    continue
-                self._channels[controller] = channel
-            if not self.is_frozen:
-                channel.send_one_way(self._heartbeat())
+                    self._channels[controller] = channel
+                if not self.is_frozen:
+                    channel.send_one_way(self._heartbeat())
 
     def _heartbeat(self) -> Command:
         header = BrokerHeartbeatRequest(

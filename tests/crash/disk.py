@@ -5,6 +5,7 @@ Only ``decode_record`` is shared with the product; it is checked against vectors
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,8 +71,8 @@ def queues_by_topic(store: Path) -> dict[str, list[IndexEntry]]:
 def queue_entries(store: Path, topic: str) -> list[IndexEntry]:
     """Return what the consume queues of a topic hold, up to the first empty entry of each."""
     entries = []
-    for directory in sorted((store / "consumequeue" / topic).iterdir()):
-        for path in sorted(directory.iterdir()):
+    for directory in _listed(store / "consumequeue" / topic):
+        for path in _listed(directory):
             base = int(path.name) // _ENTRY.size
             for index, (physical, size, code) in enumerate(_ENTRY.iter_unpack(path.read_bytes())):
                 if size == 0:
@@ -101,13 +102,10 @@ def _listed(directory: Path) -> list[Path]:
 def saved_table(store: Path, name: str) -> Any:
     """Return what the file of a state table holds, or its backup while it is being replaced.
 
-    An empty table if there is neither.
-
-    Raises:
-        FileNotFoundError: a broker that runs has just replaced the file.
+    An empty table if there is neither. A broker that runs renames them at any moment.
     """
     for path in (store / "config" / name, store / "config" / f"{name}.bak"):
-        if path.exists():
+        with contextlib.suppress(FileNotFoundError):
             return fastjson.parse(path.read_text())
     return {}
 

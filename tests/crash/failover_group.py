@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tests.administration import admin_of
 from tests.crash.checkers import check_index
@@ -16,13 +17,61 @@ from tests.crash.disk import log_entries, queue_entries
 from tests.crash.failover_checkers import Epoch
 from tests.crash.failover_steering import Steering
 from tests.crash.kills import TOPIC, damage
+from tests.crash.patience import patiently
 from tests.crash.servers import HERE, SMALL_FILES, Place, ServerFailed, broker_process
 from tests.interop.controllers import BROKER_NAME, state_of
 
+from pymq.client import operations
+from pymq.client.operations import Operation
 from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.net.blocking import BlockingChannel
+from pymq.protocol.addresses import split_address
 
-IN_SYNC_TIMEOUT_S: Final = 90.0
-_POLL_S: Final = 0.1
+IN_SYNC_TIMEOUT_S: Final = 240.0
+_POLL_S, _ASK_TIMEOUT_S = 0.1, 10.0
+
+T = TypeVar("T")
+
+
+def ask(address: str, operation: Operation[T]) -> T:
+    """Return what a broker answers.
+
+    Raises:
+        PymqError: it does not, or refuses.
+    """
+    channel = BlockingChannel.connect(*split_address(address), timeout_s=_ASK_TIMEOUT_S)
+    try:
+        answer = channel.request(operation.request, _ASK_TIMEOUT_S)
+    finally:
+        channel.close()
+    return operation.result(answer, peer=address)
+
+
+def wait_known(addresses: Iterable[str], topic: str, groups: Iterable[str]) -> None:
+    """Wait until brokers have a topic and groups: a slave copies what was created when it can.
+
+    Raises:
+        ServerFailed: they do not get there.
+    """
+    wanted = {topic, *groups}
+    deadline = time.monotonic() + IN_SYNC_TIMEOUT_S
+    for address in addresses:
+        while True:
+            topics = patiently(partial(ask, address, operations.topic_table()))
+            known = patiently(partial(ask, address, operations.group_table()))
+            if wanted <= topics.topics.keys() | known.groups.keys():
+                break
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{address} has not heard of {wanted}")
+            time.sleep(_POLL_S)
+
+
+def broker_id_of(store: Path) -> int | None:
+    """Return the number that the controller has given the broker of a store."""
+    try:
+        return int((store / "brokerIdentity").read_text().split("#")[2])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 class Group:
@@ -92,33 +141,60 @@ class Group:
 
     def id_of(self, name: str) -> int | None:
         """Return the number that the controller has given a broker."""
-        try:
-            return int((self.stores[name] / "brokerIdentity").read_text().split("#")[2])
-        except (OSError, IndexError, ValueError):
-            return None
+        return broker_id_of(self.stores[name])
+
+    def state(self) -> tuple[str | None, set[str]]:
+        """Return who the controllers have for the master, and who is in the sync state set.
+
+        Nobody, while there is none, or no controller says so.
+        """
+        info, members = state_of(*self.steering.addresses)
+        ids = {name: self.id_of(name) for name in self.brokers}
+        found = info.master_broker_id
+        names = (name for name, number in ids.items() if number == found)
+        master = None if found is None else next(names, None)
+        return master, {name for name, number in ids.items() if number in members}
 
     def master(self) -> str | None:
         """Return the broker that the controllers have for the master; None: there is none."""
-        found = state_of(*self.steering.addresses)[0].master_broker_id
-        names = (name for name in self.brokers if self.id_of(name) == found)
-        return None if found is None else next(names, None)
+        return self.state()[0]
 
-    def in_sync(self) -> set[str]:
-        """Return who is in the sync state set."""
-        members = state_of(*self.steering.addresses)[1]
-        return {name for name in self.brokers if self.id_of(name) in members}
-
-    def wait_in_sync(self, what: str = "") -> None:
-        """Wait until there is a master, and everybody has what it has.
+    def wait_in_sync(self, what: str = "") -> str:
+        """Wait until there is a master, and everybody has what it has; return the master.
 
         Raises:
             ServerFailed: they do not get there.
         """
+        found: list[str] = []
 
         def is_so() -> bool:
-            return self.master() is not None and self.in_sync() == self.brokers.keys()
+            master, in_sync = self.state()
+            if master is None or in_sync != self.brokers.keys():
+                return False
+            found.append(master)
+            return True
 
         self._wait(is_so, f"not everybody is in sync {what}")
+        return found[0]
+
+    def is_spare(self, name: str) -> bool:
+        """Return whether another broker has all that a broker had when it was killed.
+
+        Raises:
+            ServerFailed: no controller says so.
+        """
+        others: list[bool] = []
+
+        def is_so() -> bool:
+            master, in_sync = self.state()
+            if master not in (None, name):
+                others.append(True)
+            elif in_sync:
+                others.append(in_sync != {name})
+            return bool(others)
+
+        self._wait(is_so, f"nobody says who is in sync with {name}")
+        return others[0]
 
     def wait_equal(self, client: BlockingClient) -> None:
         """Wait until all logs are of one length; nobody sends any more.
@@ -141,9 +217,10 @@ class Group:
         while not is_so():
             if time.monotonic() > deadline:
                 said = [broker.describe("is as it is") for broker in self.brokers.values()]
+                master, in_sync = self.state()
                 raise ServerFailed(
-                    f"{what} after {IN_SYNC_TIMEOUT_S:g} s: master {self.master()}, in sync "
-                    f"{self.in_sync()}\n" + "\n".join(said)
+                    f"{what} after {IN_SYNC_TIMEOUT_S:g} s: master {master}, in sync {in_sync}\n"
+                    + "\n".join(said)
                 )
             time.sleep(_POLL_S)
 

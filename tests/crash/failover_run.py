@@ -19,13 +19,14 @@ from tests.crash.afterwards import Afterwards
 from tests.crash.checkers import check_history
 from tests.crash.failover_checkers import AllDied, Committed, check_commits, check_failover
 from tests.crash.failover_events import CONTROLLER, FAR, NAMES, NEAR, Events
-from tests.crash.failover_group import Group
+from tests.crash.failover_group import Group, wait_known
 from tests.crash.failover_steering import Steering
 from tests.crash.java_sender import java_sender
-from tests.crash.kills import QUEUE_COUNT, TOPIC, SenderProcess, python_sender, read_all
+from tests.crash.kills import TOPIC, SenderProcess, create_topic, python_sender, read_all
 from tests.crash.ledger import Acknowledged, parse_ledger
 from tests.crash.networks import Network
 from tests.crash.offset_watch import GROUP, OffsetWatch
+from tests.crash.patience import patiently
 from tests.crash.producers import PRODUCER_COUNT
 from tests.crash.servers import HERE, Place, name_server_process
 from tests.disks import ResizableDisk
@@ -180,9 +181,9 @@ class _Run:
         """Run it; see ``run_failover``."""
         chance, group, address = self._chance, self._group, self._name_server.address
         client = self._stack.enter_context(BlockingClient(address, timeout_s=20.0))
-        admin = admin_of(client)
-        admin.topics.create(TOPIC, queue_count=QUEUE_COUNT)
-        admin.groups.create(GROUP)
+        create_topic(client, TOPIC)
+        patiently(lambda: admin_of(client).groups.create(GROUP))
+        wait_known([one.address for one in group.brokers.values()], TOPIC, [GROUP])
         ledger, begun = self._home / "ledger", time.monotonic()
         senders = self._senders(ledger)
         self._watch = watch = self._stack.enter_context(OffsetWatch(address, TOPIC))
@@ -198,11 +199,11 @@ class _Run:
             sender.wait_acknowledged(BETWEEN_MAX // 4)
         group.wait_in_sync("in the end")
         for sender in senders:
-            sender.finish()
+            sender.stop()
         commits = watch.finish()
         group.wait_equal(client)
         history = parse_ledger(ledger.read_text().splitlines(keepends=True))
-        found = read_all(client, TOPIC)
+        found = patiently(lambda: read_all(client, TOPIC))
         group.stop()
         complaints = [
             *self._events.complaints,
@@ -212,9 +213,7 @@ class _Run:
             *group.check_disks(),
             *group.check_outputs(),
         ]
-        settled = sum(
-            len(one.physical_offsets) for one in history if isinstance(one, Acknowledged)
-        )
+        settled = sum(len(one.physical_offsets) for one in history if isinstance(one, Acknowledged))
         committed = sum(isinstance(one, Committed) for one in commits)
         report = (
             f"{self._setup}, PYMQ_TEST_SEED={self._seed}: {len(happened)} times in "

@@ -16,6 +16,7 @@ from tests.administration import admin_of
 from tests.crash.checkers import Found, check_history, check_index
 from tests.crash.disk import file_count, log_entries, queue_entries
 from tests.crash.ledger import Acknowledged, Attempted, Event, Failed, LedgerWatch, parse_ledger
+from tests.crash.patience import patiently
 from tests.crash.producers import TIMEOUT_S
 from tests.crash.servers import (
     POLL_S,
@@ -43,8 +44,8 @@ ACKNOWLEDGED_MAX: Final = 1_000
 START_KILL_IN: Final = 4
 #: The second one comes after a random time up to this, before or just after it is ready.
 START_KILL_S: Final = 1.5
-PROGRESS_TIMEOUT_S: Final = 120.0
-END_TIMEOUT_S: Final = 90.0
+PROGRESS_TIMEOUT_S: Final = 240.0
+END_TIMEOUT_S: Final = 300.0
 
 #: (name server, topic, ledger) -> command of a process that sends until its input ends.
 SenderCommand = Callable[[str, str, Path], Sequence[str]]
@@ -128,10 +129,19 @@ class SenderProcess:
         time.sleep(POLL_S)
 
     def finish(self, timeout_s: float = END_TIMEOUT_S) -> list[Event]:
-        """Tell it to stop, wait for its end, and return the ledger.
+        """Tell it to stop, wait for its end, and return the ledger, which nobody else writes.
 
         Args:
             timeout_s: how long it may take to end what it has begun.
+
+        Raises:
+            ServerFailed: it failed.
+        """
+        self.stop(timeout_s)
+        return parse_ledger(self._ledger.read_text().splitlines(keepends=True))
+
+    def stop(self, timeout_s: float = END_TIMEOUT_S) -> None:
+        """Tell it to stop, and wait for its end.
 
         Raises:
             ServerFailed: it failed.
@@ -143,7 +153,6 @@ class SenderProcess:
         if code != 0:
             text = self._errors.read_text(errors="replace")[-4000:]
             raise ServerFailed(f"the sender failed (exit {code}):\n{text}")
-        return parse_ledger(self._ledger.read_text().splitlines(keepends=True))
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +216,7 @@ def run_kills(
         settings = {"flushDiskType": flush, "flushConsumeQueueThoroughInterval": 300}
         broker = broker_process(home, name_server.address, store, **settings)
         with broker, BlockingClient(name_server.address, timeout_s=20.0) as client:
-            admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
+            create_topic(client, TOPIC)
             with SenderProcess(
                 sender_command(name_server.address, TOPIC, ledger), home, ledger
             ) as sender:
@@ -282,13 +291,22 @@ def kill_and_sometimes_again(
     return 2
 
 
+def create_topic(client: BlockingClient, topic: str, queue_count: int = QUEUE_COUNT) -> None:
+    """Create a topic, once a broker is registered that can have it.
+
+    Raises:
+        PymqError: there is none for a long time.
+    """
+    patiently(lambda: admin_of(client).topics.create(topic, queue_count=queue_count))
+
+
 def read_all(client: BlockingClient, topic: str) -> list[Found]:
     """Return all messages of a topic as the broker serves them, queue by queue.
 
     Raises:
         PymqError: they cannot be read, or one is damaged.
     """
-    queues = client.read_queues(topic)
+    queues = patiently(lambda: client.read_queues(topic))
     return [
         Found(record.queue_id, record.queue_offset, record.physical_offset, record.body)
         for queue, (first, end) in client.bounds(queues).items()

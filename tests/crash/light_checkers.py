@@ -54,7 +54,7 @@ def check_light(
             levels_ms=levels_ms,
         )
         complaints += some(check_dense([], _found(there, topic)))
-    listing = _listing(records)
+    listing = listing_of(records)
     complaints += some(_check_names(events, records))
     complaints += some(_check_entries(listing, entries))
     complaints += some(_check_told(listing))
@@ -78,7 +78,8 @@ def _found(records: Sequence[Record], topic: str) -> list[Found]:
     return sorted(found, key=lambda one: one.place)
 
 
-def _listing(records: Sequence[Record]) -> Listing:
+def listing_of(records: Sequence[Record]) -> Listing:
+    """Return what light queues should list, by the log."""
     listing: Listing = {}
     for record in records:
         if record.topic != SCHEDULE_TOPIC:
@@ -119,9 +120,7 @@ def _check_names(events: Sequence[Event], records: Sequence[Record]) -> Iterator
             yield f"{key} was sent to {wanted[key]}, its record names {names}"
 
 
-def _check_entries(
-    listing: Listing, entries: Mapping[str, Sequence[IndexEntry]]
-) -> Iterator[str]:
+def _check_entries(listing: Listing, entries: Mapping[str, Sequence[IndexEntry]]) -> Iterator[str]:
     """Light queues hold what the log says: everything once, in its order, without a hole."""
     for name in sorted(listing.keys() | entries.keys()):
         there, records = entries.get(name, ()), listing.get(name, [])
@@ -129,9 +128,7 @@ def _check_entries(
             (0, offset, record.physical_offset, record.size)
             for offset, record in enumerate(records)
         ]
-        found = [
-            (one.queue_id, one.queue_offset, one.physical_offset, one.size) for one in there
-        ]
+        found = [(one.queue_id, one.queue_offset, one.physical_offset, one.size) for one in there]
         if found != wanted:
             pairs = zip(found, wanted, strict=False)
             at = next((n for n, (one, other) in enumerate(pairs) if one != other), None)

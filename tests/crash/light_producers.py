@@ -21,10 +21,12 @@ The offset told is what the message itself says of its place.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,11 +41,12 @@ from tests.crash.ledger import (
     key_of,
     make_key,
 )
+from tests.crash.patience import patiently_async
 from tests.crash.producers import PAUSE_S, TIMEOUT_S
 
 from pymq.client.operations import SendStatus
 from pymq.client.sending.producer import Producer
-from pymq.errors import PymqError
+from pymq.errors import PymqError, SystemBusy
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message, decode_properties
@@ -61,6 +64,8 @@ SIZE_MAX: Final = 1_000
 SHARED: Final = [f"{LMQ_PREFIX}shared{number}" for number in range(3)]
 #: Each producer uses new ones after this many messages.
 NEW_AFTER: Final = 60
+#: How long it may take in the end until everything is read; the checker says what is missing.
+READ_TIMEOUT_S: Final = 120.0
 _NO_MESSAGE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
@@ -151,6 +156,8 @@ class Reader:
         answer = await self._line.send(_pull(name, first))
         if answer.code in _NO_MESSAGE:
             return 0
+        if answer.code == ResponseCode.SYSTEM_BUSY:
+            raise SystemBusy(str(answer.remark), code=answer.code)
         if answer.code != ResponseCode.SUCCESS:
             words = name, str(first), "refused", str(answer.code)
             self._ledger.write(Noted(self._request, words))
@@ -186,16 +193,25 @@ def _pull(name: str, offset: int) -> Command:
     return Command(RequestCode.PULL_MESSAGE, {name: str(value) for name, value in fields.items()})
 
 
-async def read_all(name_server: str, ledger: LedgerWriter, names: Sequence[str]) -> None:
+async def read_all(name_server: str, ledger: LedgerWriter, counts: Mapping[str, int]) -> None:
     """Read light queues from their beginnings to their ends.
+
+    Args:
+        counts: how many messages each has; it is read until nothing more comes, but for as many.
 
     Raises:
         PymqError: the broker does not answer.
     """
     reader = Reader(name_server, "last", ledger)
-    for name in names:
-        while await reader.read(name):
-            pass
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    for name, wanted in sorted(counts.items()):
+        count = 0
+        read = functools.partial(reader.read, name)
+        while found := await patiently_async(read):
+            count += found
+        while count < wanted and time.monotonic() < deadline:
+            await asyncio.sleep(PAUSE_S)
+            count += await patiently_async(read)
     reader.close()
 
 

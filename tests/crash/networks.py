@@ -31,7 +31,7 @@ _NETWORKS: Final = [f"198.{second}.{third}" for second in (18, 19) for third in 
 _PREFIX: Final = "pymq"
 _SWITCH: Final = "switch"
 _NOWHERE: Final = "02:00:00:00:00:01"
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 120.0
 
 
 def require_networks() -> None:

@@ -19,7 +19,7 @@ from pymq.errors import PymqError
 GROUP: Final = "offsets"
 PAUSE_S: Final = 0.05
 TIMEOUT_S: Final = 3.0
-END_TIMEOUT_S: Final = 120.0
+END_TIMEOUT_S: Final = 240.0
 
 
 class OffsetWatch:

@@ -49,7 +49,7 @@ from tests.crash.pop_consumers import (
 from tests.crash.pop_order_history import Queue, saved_offsets
 
 from pymq.errors import PymqError
-from pymq.protocol.codes import RequestCode
+from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 
 INVISIBLE_MS: Final = (150, 600, 1500)
@@ -193,8 +193,10 @@ async def wait_saved(asking: Asking, store: Path) -> None:
                 for queue_id in range(QUEUE_COUNT)
             ]
             saved = saved_offsets(saved_table(store, OFFSETS), asking.topic)
-        except (PymqError, FileNotFoundError):
+        except PymqError:
             continue
+        if any(answer.code != ResponseCode.SUCCESS for answer in answers):
+            continue  # it is busy
         ends = [int((answer.fields or {})["offset"]) for answer in answers]
         if all(
             saved.get(Queue(group, queue_id), 0) == end

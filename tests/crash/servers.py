@@ -18,8 +18,8 @@ from typing import Final, Self
 from tests.interop.peers import free_port
 from tests.interop.processes import guard
 
-READY_TIMEOUT_S: Final = 90.0
-STOP_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.005
 LOG_TAIL_CHARS: Final = 4_000
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -206,9 +206,7 @@ class ServerProcess:
             self.kill()
 
 
-def name_server_process(
-    home: Path, place: Place = HERE, **properties: str | int
-) -> ServerProcess:
+def name_server_process(home: Path, place: Place = HERE, **properties: str | int) -> ServerProcess:
     """Return a name server, not yet started.
 
     Args:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
 from tests.crash.delay_checkers import Kill, check_delays
 from tests.crash.delayed_producers import GROUP
 from tests.crash.disk import log_records, queue_entries, saved_table
-from tests.crash.kills import QUEUE_COUNT, SenderProcess, kill_and_sometimes_again
+from tests.crash.kills import SenderProcess, create_topic, kill_and_sometimes_again
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 
@@ -30,7 +29,7 @@ TOPIC: Final = "ledger"
 LEVELS_MS: Final = (1000, 2000, 3000)
 #: Requests acknowledged between two kills: a random number up to this.
 ACKNOWLEDGED_MAX: Final = 200
-DELIVERED_TIMEOUT_S: Final = 120.0
+DELIVERED_TIMEOUT_S: Final = 240.0
 
 
 @dataclass(slots=True)
@@ -96,7 +95,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
+                create_topic(client, TOPIC)
             with SenderProcess(command, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

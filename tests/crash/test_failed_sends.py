@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
-from tests.crash.kills import read_all
+from tests.crash.kills import create_topic, read_all
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
 from pymq.client.sending.producer import Producer
@@ -36,7 +35,9 @@ IN_FLIGHT: Final = 25
 BATCH: Final = 5
 ACKNOWLEDGED_MIN: Final = 200
 FAILED_MIN: Final = 150
-DEADLINE_S: Final = 120.0
+DEADLINE_S: Final = 240.0
+#: Of an answer to somebody who waits for it: long enough for a slow machine.
+ANSWER_S: Final = 20.0
 #: For each send: less than the broker is away, so that sends fail.
 GIVEN_UP_S: Final = 0.5
 
@@ -118,7 +119,7 @@ async def produce(name_server: str, outcomes: Outcomes, stopped: threading.Event
 
 def send_blocking(name_server: str, outcomes: Outcomes, stopped: threading.Event) -> None:
     """Send single messages, batches and pipelines of batches over a blocking client."""
-    with BulkClient(name_server) as client:
+    with BulkClient(name_server, timeout_s=ANSWER_S) as client:
         queue = client.write_queues(TOPIC)[0]
         ids = (f"{number:032X}" for number in itertools.count())
         for turn in itertools.count():
@@ -196,8 +197,8 @@ def test_no_send_that_surely_failed_is_found(tmp_path: Path, seed: int) -> None:
     with name_server_process(tmp_path) as name_server:
         settings = {"flushDiskType": "SYNC_FLUSH"}
         broker = broker_process(tmp_path, name_server.address, tmp_path / "store", **settings)
-        with broker, BulkClient(name_server.address, timeout_s=20.0) as client:
-            admin_of(client).topics.create(TOPIC, queue_count=4)
+        with broker, BulkClient(name_server.address, timeout_s=ANSWER_S) as client:
+            create_topic(client, TOPIC)
             with senders(name_server.address, outcomes):
                 for _ in range(KILL_COUNT):
                     kill_and_restart(broker, outcomes, chance)

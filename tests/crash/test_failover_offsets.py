@@ -11,16 +11,21 @@ import random
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.administration import admin_of
+from tests.crash.failover_group import ask, broker_id_of, wait_known
+from tests.crash.kills import create_topic
+from tests.crash.patience import patiently
 from tests.crash.servers import (
     ServerProcess,
     broker_process,
     controller_process,
     name_server_process,
 )
+from tests.interop.controllers import BROKER_NAME, state_of
 
 from pymq.client import operations
 from pymq.client.sockets.blocking_client import BlockingClient
@@ -28,17 +33,16 @@ from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address
 from pymq.protocol.bodies import BrokerData, MessageQueue
-from pymq.protocol.codes import RequestCode, ResponseCode
-from pymq.protocol.command import Command
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.message import Message
 
 pytestmark = pytest.mark.crash
 
-NAME, TOPIC = "group-a", "T"
+NAME, TOPIC = BROKER_NAME, "T"
 QUEUES = 4
 CONSUMERS = 4
 REQUEST_S = 5.0
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 #: So late that nothing would be right by chance.
 METADATA_MS = 30_000
 
@@ -50,13 +54,15 @@ class Group:
         (home / "controller").mkdir()
         controller = stack.enter_context(controller_process(home / "controller"))
         self.brokers: dict[str, ServerProcess] = {}
-        for name in ("one", "two", "three"):
+        self._stores = {name: home / name / "store" for name in ("one", "two", "three")}
+        self._controller = controller.address
+        for name, store in self._stores.items():
             (home / name).mkdir()
             self.brokers[name] = stack.enter_context(
                 broker_process(
                     home / name,
                     name_server,
-                    home / name / "store",
+                    store,
                     brokerName=NAME,
                     brokerRole="SYNC_MASTER",
                     enableControllerMode="true",
@@ -67,45 +73,57 @@ class Group:
                 )
             )
 
-    def wait_master(self, client: BlockingClient, other_than: str | None = None) -> str:
-        """Return the name of a master, once there is one."""
+    def wait_master(self, client: BlockingClient, slave_count: int = 0) -> str:
+        """Return the name of a master, once there is one that so many slaves are in sync with."""
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
-            found = admin_of(client).cluster().brokers
-            address = found.get(NAME, BrokerData(broker_name=NAME)).addresses.get(0)
-            for name, broker in self.brokers.items():
-                if broker.address == address and name != other_than:
-                    return name
-            assert time.monotonic() < deadline_s, f"no master but {other_than}"
-            time.sleep(0.01)
-
-    def wait_in_sync(self, name: str, count: int) -> None:
-        """Wait until this many slaves are in the sync state set of the master."""
-        deadline_s = time.monotonic() + DEADLINE_S
-        while True:
-            if f"InSyncReplica:{count}" in self._status(name):
-                return
-            assert time.monotonic() < deadline_s, f"{name} is not followed by {count}"
+            name = self._master(client)
+            if name is not None and (not slave_count or self._in_sync_count(name) == slave_count):
+                return name
+            assert time.monotonic() < deadline_s, f"no master with {slave_count} slaves, but {name}"
             time.sleep(0.02)
 
-    def _status(self, name: str) -> str:
-        channel = BlockingChannel.connect(
-            *split_address(self.brokers[name].address), timeout_s=REQUEST_S
-        )
+    def wait_next_master(self, client: BlockingClient, before: str) -> str | None:
+        """Return the name of another master than that of before, once there is one.
+
+        None: there cannot be one, for nobody else was in sync. On a slow machine, slaves that
+        stand still for two seconds are taken out of the set.
+        """
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            name = self._master(client)
+            if name not in (None, before):
+                return name
+            info, members = state_of(self._controller)
+            number = broker_id_of(self._stores[before])
+            if info.master_broker_id == number and members == {number}:
+                return None
+            assert time.monotonic() < deadline_s, f"no master but {before}, in sync {members}"
+            time.sleep(0.01)
+
+    def _master(self, client: BlockingClient) -> str | None:
+        """Return the name of the broker that clients are told is the master."""
+        found = patiently(admin_of(client).cluster).brokers
+        address = found.get(NAME, BrokerData(broker_name=NAME)).addresses.get(0)
+        names = (name for name, broker in self.brokers.items() if broker.address == address)
+        return next(names, None)
+
+    def _in_sync_count(self, name: str) -> int | None:
+        """Return how many slaves are in the sync state set of a master, if it says so."""
         try:
-            answer = channel.request(Command(RequestCode.GET_BROKER_HA_STATUS), REQUEST_S)
-        finally:
-            channel.close()
-        body = bytes(answer.body)
-        count = body.partition(b'"inSyncSlaveNums":')[2].partition(b",")[0].partition(b"}")[0]
-        return f"InSyncReplica:{count.decode()}"
+            return ask(
+                self.brokers[name].address, operations.replication_status()
+            ).in_sync_slave_count
+        except PymqError:
+            return None
 
 
 class Commits(threading.Thread):
-    """One group's commits to one master, until that is gone.
+    """One group's commits to one master, until that is gone, or is a slave now.
 
     Attributes:
         acknowledged: queue -> the highest offset of which the master has said that it has it.
+        refusals: what else it said, but that its slaves did not confirm in time.
     """
 
     def __init__(self, address: str, group: str, chance: random.Random, first: int) -> None:
@@ -120,22 +138,56 @@ class Commits(threading.Thread):
 
     def run(self) -> None:
         """Commit as fast as is answered."""
-        channel = BlockingChannel.connect(*split_address(self._address), timeout_s=REQUEST_S)
-        offset = self._first
         try:
-            while not self.is_over:
-                offset += 1
-                queue = MessageQueue(TOPIC, NAME, self._chance.randrange(QUEUES))
-                operation = operations.update_offset(self._group, queue, offset)
-                answer = channel.request(operation.request, REQUEST_S)
-                if answer.code == ResponseCode.SUCCESS:
-                    self.acknowledged[queue] = offset
-                else:
-                    self.refusals.append(f"{answer.code} {answer.remark}")
+            channel = BlockingChannel.connect(*split_address(self._address), timeout_s=REQUEST_S)
+        except PymqError:
+            return  # it was killed before this thread had its turn
+        try:
+            self._commit(channel)
         except PymqError:
             return
         finally:
             channel.close()
+
+    def _commit(self, channel: BlockingChannel) -> None:
+        offset = self._first
+        while not self.is_over:
+            offset += 1
+            queue = MessageQueue(TOPIC, NAME, self._chance.randrange(QUEUES))
+            operation = operations.update_offset(self._group, queue, offset)
+            answer = channel.request(operation.request, REQUEST_S)
+            if answer.code == ResponseCode.SUCCESS:
+                self.acknowledged[queue] = offset
+            elif answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                return
+            elif answer.code != ResponseCode.FLUSH_SLAVE_TIMEOUT:
+                self.refusals.append(f"{answer.code} {answer.remark}")
+
+
+def commit(
+    group: Group, client: BlockingClient, chance: random.Random, first: int, slave_count: int
+) -> tuple[str, list[Commits]]:
+    """Begin to commit; return the master, which has acknowledged something, and who commits."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        master = group.wait_master(client, slave_count)
+        commits = [
+            Commits(group.brokers[master].address, f"g{number}", chance, first)
+            for number in range(CONSUMERS)
+        ]
+        for one in commits:
+            one.start()
+        is_alive = True
+        while is_alive:
+            time.sleep(0.01)
+            is_alive = any(one.is_alive() for one in commits)
+            if any(one.acknowledged for one in commits):
+                return master, commits
+            if time.monotonic() > deadline_s:
+                for one in commits:
+                    one.is_over = True
+                said = [one.refusals[:3] for one in commits]
+                raise AssertionError(f"{master} acknowledges nothing: {said}")
 
 
 def end_master(group: Group, client: BlockingClient, master: str, chance: random.Random) -> str:
@@ -145,7 +197,7 @@ def end_master(group: Group, client: BlockingClient, master: str, chance: random
     broker = group.brokers[master]
     if event == "frozen":
         broker.freeze()
-        group.wait_master(client, other_than=master)
+        group.wait_next_master(client, master)
         broker.thaw()
         time.sleep(chance.uniform(0.0, 0.5))  # It may go on for a while.
     elif event != "killed":
@@ -187,32 +239,26 @@ def test_an_acknowledged_offset_is_never_set_back(
         server = stack.enter_context(name_server_process(tmp_path))
         group = Group(tmp_path, server.address, stack)
         client = stack.enter_context(BlockingClient(server.address, timeout_s=20.0))
-        admin = admin_of(client)
-        admin.topics.create(TOPIC, queue_count=QUEUES)
+        create_topic(client, TOPIC, QUEUES)
         for number in range(CONSUMERS):
-            admin.groups.create(f"g{number}")
+            patiently(partial(admin_of(client).groups.create, f"g{number}"))
+        groups = [f"g{number}" for number in range(CONSUMERS)]
+        wait_known([one.address for one in group.brokers.values()], TOPIC, groups)
         sends = Sends(server.address)
         sends.start()
         try:
             for turn in range(2 * feature_kills):
-                master = group.wait_master(client)
-                if turn % 2 == 0:
-                    group.wait_in_sync(master, 2)  # Else whoever is in sync counts.
-                commits = [
-                    Commits(group.brokers[master].address, f"g{number}", chance, first)
-                    for number in range(CONSUMERS)
-                ]
-                for one in commits:
-                    one.start()
+                # In every second turn, whoever is in sync counts.
+                master, commits = commit(group, client, chance, first, 0 if turn % 2 else 2)
                 time.sleep(chance.uniform(0.02, 1.0))
                 event = end_master(group, client, master, chance)
                 for one in commits:
                     one.is_over = True
                     one.join()
-                group.wait_master(client, other_than=master)
+                is_replaced = group.wait_next_master(client, master) is not None
                 for one in commits:
-                    for queue, offset in one.acknowledged.items():
-                        found = client.committed_offset(one.name, queue)
+                    for queue, offset in one.acknowledged.items() if is_replaced else ():
+                        found = patiently(partial(client.committed_offset, one.name, queue))
                         assert found is not None and found >= offset, (
                             f"turn {turn}, {event}, PYMQ_TEST_SEED={seed}: {one.name} at {queue} "
                             f"is at {found}, was acknowledged at {offset}"

@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
 from tests.crash.checkers import check_index
 from tests.crash.delay_checkers import Kill
 from tests.crash.disk import log_by_topic, log_records, queues_by_topic
 from tests.crash.kills import (
     CHECK_COUNT,
-    QUEUE_COUNT,
     SenderProcess,
+    create_topic,
     damage,
     kill_and_sometimes_again,
 )
 from tests.crash.ledger import Acknowledged, Event, LedgerWriter, parse_ledger
-from tests.crash.light_checkers import check_light
+from tests.crash.light_checkers import check_light, listing_of
 from tests.crash.light_producers import TOPICS, read_all
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.test_delayed_kill import LEVELS_MS, recorder, wait_delivered
@@ -71,7 +70,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
                 for topic in TOPICS:
-                    admin_of(client).topics.create(topic, queue_count=QUEUE_COUNT)
+                    create_topic(client, topic)
             with SenderProcess(command, home, ledger) as sender:
                 for number in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))
@@ -84,9 +83,10 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
                 sender.wait_acknowledged(ACKNOWLEDGED_MAX // 4)
                 events = sender.finish()
             wait_delivered(store)
-            names = sorted(name for name in queues_by_topic(store) if is_light(name))
+            counts = dict.fromkeys(filter(is_light, queues_by_topic(store)), 0)
+            counts |= {name: len(some) for name, some in listing_of([*log_records(store)]).items()}
             with LedgerWriter(last) as writer:
-                asyncio.run(read_all(name_server.address, writer, names))
+                asyncio.run(read_all(name_server.address, writer, counts))
             events += parse_ledger(last.read_text().splitlines(keepends=True))
             broker.stop()
     complaints += damage(store, "in the end", is_stopped=True, delay_levels_ms=LEVELS_MS)

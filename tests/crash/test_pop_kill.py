@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
 from tests.crash.disk import log_records
-from tests.crash.kills import QUEUE_COUNT, SenderProcess, damage, kill_and_sometimes_again
+from tests.crash.kills import SenderProcess, create_topic, damage, kill_and_sometimes_again
 from tests.crash.ledger import Acknowledged, Event, Noted
 from tests.crash.pop_checkers import check_pops
 from tests.crash.pop_consumers import GROUPS
@@ -46,7 +45,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Sequence[Eve
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
+                create_topic(client, TOPIC)
             with SenderProcess(command, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

@@ -8,16 +8,17 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
 from tests.cluster.pops import PopConsumer
 from tests.crash.delayed_producers import BrokerLine
 from tests.crash.disk import log_records, saved_table
-from tests.crash.kills import QUEUE_COUNT, SenderProcess, damage, kill_and_sometimes_again
+from tests.crash.kills import SenderProcess, create_topic, damage, kill_and_sometimes_again
 from tests.crash.ledger import Acknowledged, Event
+from tests.crash.patience import patiently_async
 from tests.crash.pop_consumers import GROUPS, command
 from tests.crash.pop_order_checkers import check_ordered_pops
 from tests.crash.pop_order_consumers import OFFSETS, ORDERS
@@ -63,7 +64,8 @@ async def groups_with_messages(name_server: str) -> list[str]:
     found = []
     for group in GROUPS:
         fields = PopConsumer(None, TOPIC, group).pop_fields(order=True, attemptId="the last")
-        answer = await line.send(command(RequestCode.POP_MESSAGE, **fields))
+        request = command(RequestCode.POP_MESSAGE, **fields)
+        answer = await patiently_async(partial(line.send, request))
         if answer.code != ResponseCode.POLLING_TIMEOUT:
             found.append(f"{group}: {answer.code} {answer.remark}")
     line.close()
@@ -93,7 +95,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
+                create_topic(client, TOPIC)
             with SenderProcess(command_line, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.crash
 
 OK = ResponseCode.SUCCESS
 STEPS = 12
-OVERLOOKED_S = 5
+OVERLOOKED_S = 60
 REVIVE_TOPIC = revive_topic("DefaultCluster")
 GROUPS = ("g", "h")
 REFUSALS = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY)

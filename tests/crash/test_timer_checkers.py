@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.crash.ledger import Acknowledged, Attempted, Event, Failed, body_of, make_key
+from tests.crash.ledger import Acknowledged, Attempted, Event, Failed, Noted, body_of, make_key
 from tests.crash.timer_checkers import TimerKill, check_timers
 from tests.unit.store.stores import BORN, HOST
 
@@ -28,6 +28,7 @@ EVENTS: list[Event] = [
     Attempted("1.1.t", (KEYS[1],)),
     Acknowledged("1.1.t", 0, 1, (20,)),
     Attempted("1.2.r", (KEYS[1],)),
+    Noted("1.2.r", ("10999",)),
     Acknowledged("1.2.r", 0, 1, (20,)),
     Attempted("1.3.t", (KEYS[2],)),
     Failed("1.3.t", False, "the connection was lost"),
@@ -82,3 +83,10 @@ def test_a_delivery_that_was_saved_is_not_repeated_by_a_kill() -> None:
     again = replace(COPY, physical_offset=90, store_timestamp=12_000)
     saved = [TimerKill(11_020, 11_030, 11_000)]
     assert "TWICE: 1-0-5" in "\n".join(check_timers(EVENTS, [*RECORDS, again], saved))
+
+
+def test_a_recall_that_is_answered_when_the_slot_is_over_comes_too_late() -> None:
+    late = [Noted("1.2.r", ("11000",)) if isinstance(one, Noted) else one for one in EVENTS]
+    delivered = [*RECORDS, record("T", KEYS[1], 80, 11_000)]
+    assert check_timers(late, delivered, KILLS) == []
+    assert "RECALLED" in "\n".join(check_timers(EVENTS, delivered, KILLS))

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
 from tests.crash.disk import log_records, queue_entries
 from tests.crash.kills import (
     CHECK_COUNT,
-    QUEUE_COUNT,
     SenderProcess,
+    create_topic,
     damage,
     kill_and_sometimes_again,
 )
@@ -34,7 +33,7 @@ pytestmark = pytest.mark.crash
 TOPIC: Final = "ledger"
 #: Requests acknowledged between two kills: a random number up to this.
 ACKNOWLEDGED_MAX: Final = 300
-DELIVERED_TIMEOUT_S: Final = 120.0
+DELIVERED_TIMEOUT_S: Final = 240.0
 
 
 def checkpoint(store: Path) -> TimerCheckpoint:
@@ -97,7 +96,7 @@ def run_kills(
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
+                create_topic(client, TOPIC)
             with SenderProcess(command, home, ledger) as sender:
                 for number in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.administration import admin_of
 from tests.crash.disk import log_records
 from tests.crash.kills import (
     END_TIMEOUT_S,
-    QUEUE_COUNT,
     SenderProcess,
+    create_topic,
     damage,
     kill_and_sometimes_again,
 )
@@ -49,11 +48,11 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> list[Event]:
         )
         command = [
             *(sys.executable, "-m", "tests.crash.transaction_producers"),
-            *(name_server.address, TOPIC, str(ledger), str(seed)),
+            *(name_server.address, TOPIC, str(ledger), str(seed), str(store)),
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
+                create_topic(client, TOPIC)
             with SenderProcess(command, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

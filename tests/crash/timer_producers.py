@@ -5,7 +5,10 @@ Runs until its standard input ends::
     python -m tests.crash.timer_producers <name server> <topic> <ledger> <seed>
 
 Nothing is retried. What a request was is the last part of its name in the ledger: ``t`` a message
-that waits, ``r`` the recall of one whose send was acknowledged; its place is that of the message.
+that waits, ``r`` the recall of one whose send was acknowledged; its place is that of the message,
+and before it comes a line with the time, in ms, when the answer came::
+
+    N <recall> <time>
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.crash.delayed_producers import BrokerLine
-from tests.crash.ledger import Acknowledged, Attempted, Failed, LedgerWriter, body_of, make_key
+from tests.crash.ledger import (
+    Acknowledged,
+    Attempted,
+    Failed,
+    LedgerWriter,
+    Noted,
+    body_of,
+    make_key,
+)
 from tests.crash.producers import PAUSE_S
 
 from pymq.errors import PymqError
@@ -70,14 +81,12 @@ class Sender:
         answer = await self._ask("t", key, self._message(key, delay_ms), None)
         if answer is None or delay_ms < 1000 or chance.randrange(RECALL_IN):
             return answer is not None
-        fields = answer.fields or {}
+        handle = (answer.fields or {}).get("recallHandle")
+        if handle is None:
+            return True  # Its time had come before it reached the broker.
         recall = Command(
             RequestCode.RECALL_MESSAGE,
-            {
-                "topic": self._topic,
-                "recallHandle": fields["recallHandle"],
-                "producerGroup": GROUP,
-            },
+            {"topic": self._topic, "recallHandle": handle, "producerGroup": GROUP},
         )
         return await self._ask("r", key, recall, _place(answer)) is not None
 
@@ -94,12 +103,14 @@ class Sender:
         if answer.code != ResponseCode.SUCCESS:
             self._ledger.write(Failed(name, False, f"{answer.code} {answer.remark}"))
             return None
+        if kind == "r":
+            self._ledger.write(Noted(name, (str(_now_ms()),)))
         queue_id, queue_offset, physical_offset = place or _place(answer)
         self._ledger.write(Acknowledged(name, queue_id, queue_offset, (physical_offset,)))
         return answer
 
     def _message(self, key: str, delay_ms: int) -> Command:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = _now_ms()
         delivery_ms = now_ms + delay_ms
         properties = f"TIMER_DELIVER_MS\x01{delivery_ms}\x02UNIQ_KEY\x01{key}\x02"
         queue_id = self._random.randrange(4)
@@ -108,6 +119,10 @@ class Sender:
             False,
         )  # fmt: skip
         return Command(RequestCode.SEND_MESSAGE_V2, request.to_v2(), body_of(key))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _place(answer: Command) -> tuple[int, int, int]:

@@ -1,8 +1,9 @@
 """The process that sends transactional messages, ends them and answers checks, and its ledger.
 
-Sends until its standard input ends, and answers checks until none has come for a while::
+Sends until its standard input ends, and answers checks until every transaction has ended, and none
+has come for a while after that::
 
-    python -m tests.crash.transaction_producers <name server> <topic> <ledger> <seed>
+    python -m tests.crash.transaction_producers <name server> <topic> <ledger> <seed> <store>
 
 Whether a transaction is to be committed follows from the key of its message, so that every check
 is answered alike, also one about a message whose sender heard nothing. What a request was is the
@@ -14,6 +15,7 @@ place in a line ``K`` is that of the half message.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import sys
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.crash.delayed_producers import BrokerLine
+from tests.crash.disk import log_records
 from tests.crash.ledger import (
     Acknowledged,
     Attempted,
@@ -34,21 +37,24 @@ from tests.crash.ledger import (
 )
 from tests.crash.producers import PAUSE_S
 
-from pymq.errors import PymqError
+from pymq.errors import PymqError, StoreError
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import Heartbeat, ProducerData
 from pymq.protocol.codes import CommandFlag, MessageFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 from pymq.protocol.headers.send import SendRequest
+from pymq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC
 from pymq.protocol.record import decode_record, parse_offset_message_id
 
 GROUP: Final = "ledger"
 PRODUCER_COUNT: Final = 4
 IN_FLIGHT: Final = 4
 SIZE_MAX: Final = 1_000
-#: How long no check must have come until everything is taken for ended.
-QUIET_S: Final = 4.0
+#: How long no check must have come when everything has ended.
+QUIET_S: Final = 1.5
+#: How long that may take; the checker says what is open then.
+END_TIMEOUT_S: Final = 240.0
 PREPARED: Final = int(MessageFlag.TRANSACTION_PREPARED)
 
 
@@ -82,16 +88,18 @@ class Producer:
             on_request=self._on_check,
         )
 
-    async def run(self, stopped: asyncio.Event) -> None:
-        """Begin one transaction after the other; then answer checks as long as some come."""
+    async def begin(self, stopped: asyncio.Event) -> None:
+        """Begin one transaction after the other."""
         await asyncio.gather(*(self._work(stopped) for _ in range(IN_FLIGHT)))
-        self._checked_s = time.monotonic()
-        while time.monotonic() - self._checked_s < QUIET_S:
-            try:
+
+    async def answer(self, ended: asyncio.Event) -> None:
+        """Answer checks until all transactions have ended, and then as long as some come."""
+        while not ended.is_set() or time.monotonic() - self._checked_s < QUIET_S:
+            with contextlib.suppress(PymqError):  # so that the connection is made again
                 await self._line.ask(RequestCode.GET_MAX_OFFSET, topic=self._topic, queueId=0)
-            except PymqError:
-                self._checked_s = time.monotonic()
             await asyncio.sleep(PAUSE_S)
+            if not ended.is_set():
+                self._checked_s = time.monotonic()
         self._line.close()
 
     async def _work(self, stopped: asyncio.Event) -> None:
@@ -101,9 +109,7 @@ class Producer:
 
     async def _transact(self) -> bool:
         chance = self._random
-        key = make_key(
-            self._number, next(self._messages), int(SIZE_MAX ** chance.random()) - 1
-        )
+        key = make_key(self._number, next(self._messages), int(SIZE_MAX ** chance.random()) - 1)
         half = await self._ask("h", key, None, self._half_message(key), body_of(key))
         if half is None:
             return False
@@ -194,22 +200,56 @@ def _send_one_way(channel: AsyncChannel, command: Command) -> None:
     channel.send(encode_frame(command))
 
 
-async def produce(name_server: str, topic: str, ledger: LedgerWriter, seed: int) -> None:
-    """Work until standard input ends and all is quiet."""
-    stopped = asyncio.Event()
+def has_ended(store: Path) -> bool:
+    """Return whether every transaction has ended, or False if that cannot be read just now."""
+    halves: set[int] = set()
+    closed: set[int] = set()
+    try:
+        for record in log_records(store):
+            if record.topic == HALF_TOPIC:
+                halves.add(record.queue_offset)
+            elif record.topic == HALF_OP_TOPIC:
+                closed.add(int(record.body))
+    except (StoreError, AssertionError):
+        return False
+    return halves <= closed
+
+
+async def wait_ended(store: Path) -> None:
+    """Wait until every transaction has ended."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    count = 0
+    # Twice: what was written to one file of the log while the next one was read was not seen.
+    while count < 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+        count = count + 1 if await asyncio.to_thread(has_ended, store) else 0
+
+
+async def produce(
+    name_server: str, topic: str, ledger: LedgerWriter, seed: int, store: Path
+) -> None:
+    """Work until standard input ends, all transactions have ended, and all is quiet."""
+    stopped, ended = asyncio.Event(), asyncio.Event()
+    producers = [
+        Producer(number, name_server, topic, ledger, seed) for number in range(PRODUCER_COUNT)
+    ]
     async with asyncio.TaskGroup() as group:
-        for number in range(PRODUCER_COUNT):
-            producer = Producer(number, name_server, topic, ledger, seed)
-            group.create_task(producer.run(stopped))
-        await asyncio.to_thread(sys.stdin.read)
-        stopped.set()
+        async with asyncio.TaskGroup() as beginners:
+            for producer in producers:
+                beginners.create_task(producer.begin(stopped))
+            await asyncio.to_thread(sys.stdin.read)
+            stopped.set()
+        for producer in producers:
+            group.create_task(producer.answer(ended))
+        await wait_ended(store)
+        ended.set()
 
 
 def main() -> None:
     """Run with the arguments of the command line."""
-    name_server, topic, ledger, seed = sys.argv[1:]
+    name_server, topic, ledger, seed, store = sys.argv[1:]
     with LedgerWriter(Path(ledger)) as writer:
-        asyncio.run(produce(name_server, topic, writer, int(seed)))
+        asyncio.run(produce(name_server, topic, writer, int(seed), Path(store)))
 
 
 if __name__ == "__main__":

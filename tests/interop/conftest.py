@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Final
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -17,6 +18,16 @@ from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, RealNameServer
+
+from pymq.client.administration.admin import Admin
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.pulling.pull_consumer import PullConsumer
+from pymq.client.pulling.simple_consumer import SimpleConsumer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
+
+#: What is answered within milliseconds on a quiet machine may take this long on a busy one.
+PATIENCE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,27 @@ def some(combinations: Iterable[tuple[str, ...]], *always: tuple[str, ...]) -> l
         os.environ.get("PYMQ_GOLDEN") != "all", reason="PYMQ_GOLDEN=all runs it, too"
     )
     return [pytest.param(*one, marks=[] if one in always else rest) for one in combinations]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patient_clients() -> Iterator[None]:
+    """Give our clients more time for each answer than by default.
+
+    An official broker that stalls answers all the same, and one that is dead is known at once.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for client in (Admin, BlockingClient, Consumer, Producer, PullConsumer, SimpleConsumer):
+            patch.setitem(_defaults(client), "timeout_s", PATIENCE_S)
+        patch.setitem(_defaults(BlockingClient), "read_deadline_s", 2 * PATIENCE_S)
+        patch.setitem(_defaults(Producer), "deadline_s", 2 * PATIENCE_S)
+        yield
+
+
+def _defaults(client: type) -> dict[str, object]:
+    """Return the default arguments of a client."""
+    defaults: dict[str, object] | None = client.__init__.__kwdefaults__  # type: ignore[misc]
+    assert defaults is not None
+    return defaults
 
 
 @pytest.fixture(scope="session")

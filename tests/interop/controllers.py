@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from tests.cluster.cli_processes import Running
 from tests.interop.jars import class_path
@@ -24,9 +24,11 @@ from pymq.protocol.controller import (
 )
 
 BROKER_NAME: Final = "broker-a"
-READY_TIMEOUT_S: Final = 120.0
-DEADLINE_S: Final = 60.0
+READY_TIMEOUT_S: Final = 180.0
+DEADLINE_S: Final = 120.0
 _ASK_TIMEOUT_S: Final = 3.0
+
+T = TypeVar("T")
 
 
 class PymqController:
@@ -150,6 +152,15 @@ def eventually(condition: Callable[[], bool], what: str, interval_s: float = 0.0
         time.sleep(interval_s)
 
 
+def known(ask: Callable[[], T | None], what: str) -> T:
+    """Return what is asked for, once there is an answer: a controller may be late with it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := ask()) is None:
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
 def ask(address: str, code: int, **fields: str) -> Command:
     """Return the answer of a controller."""
     host, port = address.split(":")
@@ -187,3 +198,13 @@ def state_of(*addresses: str) -> tuple[ReplicaInfoResponse, frozenset[int]]:
         return nothing
     found = SyncStateSet.decode(answer.body)
     return ReplicaInfoResponse.from_fields(answer.fields), found.broker_ids
+
+
+def known_state_of(*addresses: str) -> tuple[ReplicaInfoResponse, frozenset[int]]:
+    """Return the same, once there is a master and the controllers say so."""
+
+    def asked() -> tuple[ReplicaInfoResponse, frozenset[int]] | None:
+        found = state_of(*addresses)
+        return None if found[0].master_broker_id is None else found
+
+    return known(asked, "there is a master")

@@ -14,7 +14,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 #: Keeps the base of images, which takes minutes to make.
 DATA = Path.home() / ".cache" / "pymq" / "docker"
-START_S = 60.0
+START_S = 120.0
 #: Less than pytest gives a test.
 BUILD_S = 540.0
 

@@ -83,7 +83,8 @@ class Program:
             self._process = subprocess.Popen(
                 [
                     str(java_executable()), "-Xms64m", "-Xmx512m", "-XX:+UseSerialGC",
-                    *OPEN_MODULES, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}",
+                    "-XX:TieredStopAtLevel=1", *OPEN_MODULES, f"-Duser.home={home}",
+                    f"-Drocketmq.client.logRoot={home}",
                     f"-Dlogback.configurationFile={home / 'logback.xml'}",
                     "-cp", class_path(version), str(_JAVA / f"{name}.java"),
                     *map(str, arguments),
@@ -103,8 +104,11 @@ class Program:
             PeerFailed: it ended first, or takes too long.
         """
         deadline = time.monotonic() + PROGRAM_TIMEOUT_S
-        while text not in self.output():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+        while True:
+            is_over = self._process.poll() is not None or time.monotonic() > deadline
+            if text in self.output():  # looked at after that: its last word counts
+                return
+            if is_over:
                 raise self._failed(f"no {text!r}")
             time.sleep(POLL_S)
 

@@ -31,6 +31,7 @@ from tests.interop.golden_places import PARTS, QUEUE_COUNT, TOPIC_COUNT, Place, 
 from tests.interop.test_store_exchange import BROKER_NAME, BrokerLike
 
 from pymq.client.operations.sends import SendResult
+from pymq.errors import RemoteProtocolError
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, decode_properties
@@ -95,7 +96,7 @@ def wait_delivered(store: Path, ledger: list[Written]) -> None:
     def is_noted() -> bool | str:
         try:
             table = fastjson.parse(path.read_text())["offsetTable"]
-        except (OSError, ValueError, KeyError) as error:  # it is just being written
+        except (OSError, RemoteProtocolError, KeyError) as error:  # it is just being written
             return str(error)
         found = {level: table.get(str(level)) for level in wanted}
         return found == wanted or f"{found}, expected {wanted}"

@@ -11,6 +11,8 @@ from typing import Any
 from tests.interop.java_values import JavaError, call
 from tests.interop.jvm import JavaClient
 
+#: For an answer, instead of three seconds.
+REQUEST_S = 20.0
 _STARTS_MAX = 4
 
 
@@ -38,7 +40,8 @@ class GrpcSite:
         self._apis = client.jvm.org.apache.rocketmq.client.apis
         self._provider = self._apis.ClientServiceProvider.loadService()
         builder = self._apis.ClientConfiguration.newBuilder()
-        self._configuration = builder.setEndpoints(proxy_address).enableSsl(False).build()
+        builder.setEndpoints(proxy_address).enableSsl(False)
+        self._configuration = builder.setRequestTimeout(self.duration(REQUEST_S)).build()
 
     def duration(self, seconds: float) -> Any:
         return self._client.jvm.java.time.Duration.ofMillis(int(seconds * 1000))
@@ -130,13 +133,13 @@ class GrpcConsumer:
         self._site = site
         self._java = java
 
-    def receive(self, count_max: int = 16, invisible_s: float = 30) -> list[GrpcMessage]:
+    def receive(self, count_max: int = 16, invisible_s: float = 60) -> list[GrpcMessage]:
         """Return messages, after waiting for them for some seconds."""
         views = call(self._java.receive, count_max, self._site.duration(invisible_s))
         return [_message(view) for view in views]
 
     def receive_all(
-        self, count: int, *, timeout_s: float = 60, **options: Any
+        self, count: int, *, timeout_s: float = 120, **options: Any
     ) -> list[GrpcMessage]:
         """Return that many messages.
 
@@ -181,7 +184,7 @@ class GrpcPushConsumer:
             self._changed.notify_all()
         return self._results.SUCCESS if accepted else self._results.FAILURE
 
-    def wait_count(self, count: int, timeout_s: float = 60) -> list[GrpcMessage]:
+    def wait_count(self, count: int, timeout_s: float = 120) -> list[GrpcMessage]:
         """Wait for that many deliveries, failed ones included.
 
         Raises:

@@ -21,7 +21,7 @@ from tests.interop.processes import POLL_INTERVAL_S
 
 from pymq.protocol.codes import ResponseCode
 
-ADMIN_TIMEOUT_MS: Final = 10_000
+ADMIN_TIMEOUT_MS: Final = 30_000
 PERM_READ_WRITE: Final = 6
 TOPIC_NOT_EXIST: Final = 17
 #: What the tool answers itself when a broker has no offsets of a group.

@@ -28,10 +28,12 @@ from tests.interop.java_values import (
 from tests.interop.jvm import JavaClient
 from tests.interop.processes import POLL_INTERVAL_S
 
-DEFAULT_TIMEOUT_S: Final = 60.0
-SEND_TIMEOUT_MS: Final = 10_000
+DEFAULT_TIMEOUT_S: Final = 120.0
+SEND_TIMEOUT_MS: Final = 30_000
+#: For routes, heartbeats and locks, instead of three seconds; 4.5.1 has no such setting.
+API_TIMEOUT_MS: Final = 30_000
 BATCH_COUNT_MAX: Final = 16
-SETTLE_TIMEOUT_S: Final = 2.0
+SETTLE_TIMEOUT_S: Final = 30.0
 FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
 
 _LISTENERS: Final = "org.apache.rocketmq.client.consumer.listener."
@@ -46,6 +48,8 @@ class Started:
         self._closed = False
         java.setNamesrvAddr(name_server)
         java.setInstanceName(client.instance_name())
+        if client.version != "4.5.1":
+            java.setMqClientApiTimeout(API_TIMEOUT_MS)
 
     def start(self) -> None:
         """Called once, by the constructor of the class that inherits."""
@@ -274,10 +278,13 @@ class JavaPushConsumer(Started):
         """Shut down after the client has recorded what its listener answered.
 
         The listener has a message before the client knows that it succeeded; shut down in between,
-        it would store an offset below that message. Waits ``SETTLE_TIMEOUT_S`` at most.
+        it would store an offset below that message. Waits ``SETTLE_TIMEOUT_S`` at most, and not for
+        messages that the listener still turns away.
         """
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
-        while not self._closed and self._pending_count() and time.monotonic() < deadline:
+        while not self._closed and not self._fail_left and self._pending_count():
+            if time.monotonic() > deadline:
+                break
             time.sleep(POLL_INTERVAL_S)
         super().close()
 

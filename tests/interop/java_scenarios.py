@@ -107,7 +107,7 @@ def send_every_way(site: JavaSite) -> list[bytes]:
         assert result.msg_id
         assert len(result.offset_msg_id) == 32  # IPv4 address, port, physical offset, in hex
         futures = [producer.send_async(site.topic, b"async-%d" % i, tags="b") for i in range(8)]
-        assert {future.result(timeout=30).status for future in futures} == {"SEND_OK"}
+        assert {future.result(timeout=60).status for future in futures} == {"SEND_OK"}
         producer.send_oneway(site.topic, b"oneway", tags="b")
         batch = [Outgoing(site.topic, b"batch-%d" % i, "a" if i % 2 else "b") for i in range(10)]
         sent = producer.send_batch(batch)

@@ -19,7 +19,7 @@ class JavaRequester(JavaProducer):
     """``DefaultMQProducer`` that asks and waits for replies; from 4.6.0 on."""
 
     def request(
-        self, topic: str, body: bytes, timeout_s: float = 40.0
+        self, topic: str, body: bytes, timeout_s: float = 90.0
     ) -> tuple[bytes, dict[str, str]]:
         """Ask; return body and properties of the reply.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tests.interop.java_client import Started
+from tests.interop.java_client import SEND_TIMEOUT_MS, Started
 from tests.interop.java_values import (
     MessageReader,
     Outgoing,
@@ -25,7 +25,7 @@ from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.record import Record, decode_records
 
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 30.0
 #: The property that holds what a message's listener says: first after sending, then at each check;
 #: the last answer is repeated. ``throw`` throws.
 ANSWERS: Final = "answers"
@@ -48,7 +48,7 @@ class JavaTransactionProducer(Started):
         self._always = always
         java = client.jvm.org.apache.rocketmq.client.producer.TransactionMQProducer(group)
         super().__init__(client, java, name_server)
-        java.setSendMsgTimeout(10_000)
+        java.setSendMsgTimeout(SEND_TIMEOUT_MS)
         java.setTransactionListener(_Listener(client, self))
         self._changed = threading.Condition()
         self._reader = MessageReader(client)
@@ -78,7 +78,7 @@ class JavaTransactionProducer(Started):
         message.setFlag(flag)
         return sent(call(self.java.sendMessageInTransaction, message, None))
 
-    def wait_checked(self, count: int, timeout_s: float = 60.0) -> list[ReceivedMessage]:
+    def wait_checked(self, count: int, timeout_s: float = 120.0) -> list[ReceivedMessage]:
         """Return at least this many checks."""
         with self._changed:
             found = self._changed.wait_for(lambda: len(self.checked) >= count, timeout_s)
@@ -174,7 +174,7 @@ def stored_count(address: str, topic: str) -> int:
         return int((answer.fields or {})["offset"])
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -163,6 +163,8 @@ class JavaClient:
             f"-Duser.home={self.home}",
             f"-Djava.io.tmpdir={self.home}",
             f"-Drocketmq.home.dir={self.home}",
+            # Whoever listens here takes connections at once; a JVM may see that late.
+            "-Dcom.rocketmq.remoting.client.connect.timeout=20000",
             f"-Drocketmq.client.logRoot={self.home / 'logs'}",
             f"-Dlogback.configurationFile={self.home / 'logback.xml'}",
             "-Drocketmq.client.localOffsetStoreDir=" + str(self.home / "offsets"),

@@ -37,8 +37,8 @@ from pymq.testing import Cluster
 pytestmark = pytest.mark.interop
 
 VERSION: Final = "5.3.3"
-TIMEOUT_S: Final = 20.0
-DEADLINE_S: Final = 60.0
+TIMEOUT_S: Final = 30.0
+DEADLINE_S: Final = 120.0
 #: Short, so that sixteen retries are not a day's work; level 3 is the first retry's.
 LEVELS_MS: Final = (1000, 300, 200, 250, 300)
 #: What brokers give messages that have none: different ones.
@@ -85,15 +85,31 @@ class Asker:
         return self.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **(fields | changes))
 
     def records(self, topic: str, count: int, queue_id: int = 0) -> list[Record]:
-        """Wait for the first messages of a queue."""
+        """Wait for the first messages of a queue; return all that there are."""
+        return self.records_where(topic, lambda _: True, count, queue_id)
+
+    def records_where(
+        self, topic: str, is_wanted: Callable[[Record], bool], count: int, queue_id: int = 0
+    ) -> list[Record]:
+        """Wait for so many messages of a kind in a queue; return all of it that there are."""
         deadline = time.monotonic() + DEADLINE_S
+        while True:
+            found = [record for record in self._every_record(topic, queue_id) if is_wanted(record)]
+            if len(found) >= count:
+                return found
+            assert time.monotonic() < deadline, f"{topic}: {len(found)} of {count}"
+            time.sleep(0.05)
+
+    def _every_record(self, topic: str, queue_id: int) -> list[Record]:
+        found: list[Record] = []
+        offset = "0"
         while True:
             answer = self.ask(
                 RequestCode.PULL_MESSAGE,
                 consumerGroup="g",
                 topic=topic,
                 queueId=queue_id,
-                queueOffset=0,
+                queueOffset=offset,
                 maxMsgNums=32,
                 sysFlag=int(PullFlag.SUBSCRIPTION),
                 commitOffset=0,
@@ -102,11 +118,10 @@ class Asker:
                 subVersion=0,
                 expressionType="TAG",
             )
-            found = list(decode_records(answer.body)) if answer.code == 0 else []
-            if len(found) >= count:
+            if answer.code != ResponseCode.SUCCESS:
                 return found
-            assert time.monotonic() < deadline, f"{topic}: {len(found)} of {count} {answer.remark}"
-            time.sleep(0.05)
+            found += decode_records(answer.body)
+            offset = (answer.fields or {})["nextBeginOffset"]
 
 
 # ------------------------------------------------------------------- what both brokers store
@@ -147,22 +162,25 @@ class Stored:
         )
 
 
+#: Those with a delay come last: how long the others take does not change the order of the topic.
 SENT: Final = [
-    ("TAGS\x01t\x02DELAY\x011\x02WAIT\x01true\x02", {}),
-    ("DELAY\x011", {"sys_flag": 0x1, "flag": 9}),
-    ("DELAY\x0199", {}),  # the last level; not delivered here
     ("DELAY\x01soon", {}),
     ("DELAY\x019999999999", {}),
     ("DELAY\x01 1", {}),
     ("DELAY\x01", {}),
     ("DELAY\x010\x02", {}),
     ("DELAY\x01-1", {}),
+    ("TAGS\x01t\x02DELAY\x011\x02WAIT\x01true\x02", {}),
+    ("DELAY\x011", {"sys_flag": 0x1, "flag": 9}),
+    ("DELAY\x0199", {}),  # the last level; not delivered here
     (
         "TIMER_DELAY_SEC\x0150\x02DELAY\x011\x02TIMER_DELIVER_MS\x0150\x02TIMER_DELAY_MS\x0140",
         {},
     ),
     ("REAL_TOPIC\x01Other\x02DELAY\x011\x02REAL_QID\x019\x02", {}),
 ]
+#: How many of them wait in which queue.
+PARKED: Final = {0: 4, 17: 1}
 WRONG_SEND_BACKS: Final[list[dict[str, object]]] = [
     {"offset": 1},
     {"offset": 1 << 40},
@@ -201,9 +219,13 @@ def story(broker: Asker, name: str) -> list[object]:
     delivered = look(topic, 7)
     parked = [
         record
-        for queue_id in (0, 17)
-        for record in broker.records(SCHEDULE_TOPIC, 1, queue_id)
-        if decode_properties(record.properties)["REAL_TOPIC"] == topic
+        for queue_id, count in PARKED.items()
+        for record in broker.records_where(
+            SCHEDULE_TOPIC,
+            lambda one: decode_properties(one.properties)["REAL_TOPIC"] == topic,
+            count,
+            queue_id,
+        )
     ]
     # A delayed message is answered with its place among those that wait.
     assert places >= {
@@ -357,13 +379,14 @@ def test_delayed_messages_of_an_official_producer_come_in_time(site: JavaSite) -
             assert (result.status, result.queue_id) == ("SEND_OK", 2)
         received = push.wait_count(10)
     late_ms = []
-    for message in received:
+    for message in sorted(received, key=lambda one: one.body):
         level, begun_s = sent[message.body]
         assert message.queue_id == 2 and message.topic == site.topic
         late_ms.append(message.store_timestamp - 1000 * begun_s - LEVELS_MS[level - 1])
     print(f"late by {min(late_ms):.0f} to {max(late_ms):.0f} ms, sending included")
     assert min(late_ms) > -2  # times are cut to milliseconds
-    assert sorted(late_ms)[len(late_ms) // 2] < 1000
+    for late in (late_ms[::2], late_ms[1::2]):
+        assert min(late) < 4000, "as late as by the levels that brokers have by default"
 
 
 # --------------------------------------------------------------------------------- two brokers
@@ -460,7 +483,7 @@ def test_waiting_messages_pass_from_broker_to_broker(tmp_path: Path) -> None:
         assert keys(broker) == bodies
         send(broker, 5, 3)  # ten seconds; the broker may take that long to stop
     table = fastjson.parse((store / "config" / "delayOffset.json").read_text())["offsetTable"]
-    assert table in ({"1": 10, "2": 5, "3": 0}, {"1": 10, "2": 5, "3": 5})
+    assert table.pop("3") in range(6) and table == {"1": 10, "2": 5}
     with Cluster(store, store_settings=ours) as cluster, Asker(cluster.broker_address) as broker:
         assert keys(broker) == bodies
         time.sleep(1.5)  # nothing comes twice

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 
 PROGRAM: Final = Path(__file__).parent / "go"
 BUILD_TIMEOUT_S: Final = 300.0
-TIMEOUT_S: Final = 240.0
+TIMEOUT_S: Final = 480.0
 #: Delays of 1 s and 2 s; retries begin at the third.
 BROKER: Final = {
     "property_filter": True,

@@ -24,7 +24,7 @@ from pymq.testing import Cluster
 pytestmark = pytest.mark.interop
 
 VERSIONS = ["4.5.1", "4.9.7", "5.3.3", "5.4.0"]
-BALANCED_S = 60.0  # a consumer whose first round found no route balances again after 20 s
+BALANCED_S = 120.0  # a consumer whose first round found no route balances again after 20 s
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def newest(site_of: Callable[[str], JavaSite]) -> JavaSite:
     return site_of("5.4.0")
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s"

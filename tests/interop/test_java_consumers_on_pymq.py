@@ -59,7 +59,7 @@ def on_versions(*always: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("site", versions, indirect=True)
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
@@ -107,9 +107,7 @@ def test_a_running_consumer_consumes_one_message_again(site: JavaSite) -> None:
         sent = producer.send(site.topic, b"again")
         push.wait_count(1)
         (client_id,) = steering.client_ids(site.group)
-        result = steering.consume_directly(
-            site.group, client_id, site.topic, sent.offset_msg_id
-        )
+        result = steering.consume_directly(site.group, client_id, site.topic, sent.offset_msg_id)
         assert result == "CR_SUCCESS"
         first, second = push.wait_count(2)
         assert (first.body, first.commit_log_offset) == (second.body, second.commit_log_offset)
@@ -131,9 +129,7 @@ def test_a_running_group_is_set_back_and_consumes_again(site: JavaSite) -> None:
         push.wait_count(2 * COUNT)
         push.wait_offsets(2 * COUNT, lambda: site.admin.committed_count(site.group, site.topic))
         reset = steering.reset(site.topic, site.group, middle_ms)
-        assert reset == {
-            (site.broker_name, n): COUNT // QUEUE_COUNT for n in range(QUEUE_COUNT)
-        }
+        assert reset == {(site.broker_name, n): COUNT // QUEUE_COUNT for n in range(QUEUE_COUNT)}
         again = sorted([*range(2 * COUNT), *range(COUNT, 2 * COUNT)])
         wait_until(lambda: numbers(push) == again, "the second half again")
         push.wait_offsets(2 * COUNT, lambda: site.admin.committed_count(site.group, site.topic))
@@ -321,7 +317,7 @@ def test_order_is_kept_while_orderly_consumers_come_and_go(site: JavaSite) -> No
         def consumed() -> set[int]:
             return {number for consumer in consumers for number in numbers(consumer)}
 
-        wait_until(lambda: consumed() == set(range(count)), "all of them", 120.0)
+        wait_until(lambda: consumed() == set(range(count)), "all of them")
     for consumer in consumers:
         for queue_id in range(QUEUE_COUNT):
             offsets = [m.queue_offset for m in consumer.messages if m.queue_id == queue_id]

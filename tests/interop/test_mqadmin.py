@@ -32,7 +32,7 @@ pytestmark = pytest.mark.interop
 
 MESSAGE_COUNT = 12
 #: Counters are sampled every 10 s.
-SETTLE_S = 40.0
+SETTLE_S = 90.0
 SETTLE_INTERVAL_S = 2.0
 RETRY_POLICY = (
     '{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":5000,"max":7200000,"multiplier":2}}'

@@ -19,7 +19,7 @@ from pymq.testing import Cluster
 
 pytestmark = pytest.mark.interop
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +145,7 @@ def test_members_of_a_namespace_divide_the_queues_alike(
             time.sleep(0.1)
         for number, queue in enumerate(producer.queues(topic) * 4):
             producer.send(Message(topic, b"%d" % number), queue=queue)
-        handle_until(
-            consumer, lambda message: ours.append(message.body), lambda: len(ours) == 16
-        )
+        handle_until(consumer, lambda message: ours.append(message.body), lambda: len(ours) == 16)
         found = ours + [message.body for message in theirs.wait_count(16)]
     assert sorted(map(int, found)) == list(range(32))
 

@@ -15,7 +15,7 @@ import pytest
 from tests.administration import admin_of
 from tests.interop.conftest import require_peers
 from tests.interop.jars import PROXY
-from tests.interop.peers import RealProxy
+from tests.interop.proxy import RealProxy
 
 from pymq import BlockingClient, GroupConfig
 from pymq.testing import Cluster
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.interop
 
 PROGRAM: Final = Path(__file__).parent / "node"
 INSTALL_TIMEOUT_S: Final = 300.0
-TIMEOUT_S: Final = 240.0
+TIMEOUT_S: Final = 480.0
 COUNT: Final = 8
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 
 VERSION = "5.3.3"
 #: What failed comes again after ten seconds, the first of the client's delays.
-AGAIN_S = 60.0
+AGAIN_S = 120.0
 
 #: (whether retry topics have names of the new form) -> (name server, broker's name, its address)
 Place = tuple[str, str, str]

@@ -95,7 +95,7 @@ def test_a_group_shared_with_the_official_lite_pull_consumer(
 def poll(consumer: blocking.PullConsumer, wanted: set[bytes]) -> None:
     """Poll until all of some messages were there."""
     got: set[bytes] = set()
-    for _ in range(120):
+    for _ in range(240):
         got |= {one.body for one in consumer.poll(100, 0.5)}
         if wanted <= got:
             return

@@ -54,7 +54,7 @@ BLOOM: Final = BloomFilter()
 SQL: Final = "n > 5"
 COUNT: Final = 70
 MORE: Final = 40
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 120.0
 
 
 class Site:
@@ -119,8 +119,10 @@ class Site:
 
     def filter_is_saved(self) -> bool:
         """Tell whether the group's filter would outlive a kill; it is saved every 10 s."""
-        path = self.store / "config" / "consumerFilter.json"
-        return path.exists() and self.group in path.read_text()
+        try:
+            return self.group in (self.store / "config" / "consumerFilter.json").read_text()
+        except FileNotFoundError:  # not yet, or it is just being replaced
+            return False
 
     def filter_born_ms(self) -> int:
         """Return since when bit maps take account of the group's filter, as it is saved."""

@@ -45,7 +45,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[BulkClient, RealBroke
             RealBroker(
                 request.param, name_servers, brokerRole="SLAVE", **{**SUGGESTS, "brokerId": 1}
             ) as slave,
-            BulkClient(name_server.address, timeout_s=10.0, read_deadline_s=60.0) as client,
+            BulkClient(name_server.address) as client,
         ):
             admin_of(client).topics.create(QUEUE.topic, queue_count=1)
             if slave.version == "5.3.3":  # It asks its master for topics only after a minute.

@@ -19,6 +19,7 @@ from tests.interop.java_scenarios import (
     make_site,
     send_every_way,
 )
+from tests.interop.java_transactions import wait_until
 from tests.interop.java_values import JavaError
 from tests.interop.peers import RealBroker, RealNameServer
 from tests.interop.processes import PeerFailed
@@ -91,6 +92,8 @@ def test_pull_consumer_reports_status_and_next_offset(alike: JavaSite) -> None:
     with alike.producer() as producer:
         producer.send(alike.topic, b"one", queue_id=0)
     key = (alike.broker_name, 0)
+    # It was acknowledged before it was in its queue.
+    wait_until(lambda: alike.admin.message_count(alike.topic) == 1, "it can be read")
     with alike.pull() as pull:
         status, position, messages = pull.pull(key, 0)
         assert (status, position, [message.body for message in messages]) == ("FOUND", 1, [b"one"])

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.interop
 
 VERSION: Final = "5.3.3"
 BROKER_NAME: Final = "broker-a"
-DEADLINE_S: Final = 90.0
+DEADLINE_S: Final = 150.0
 SMALL_FILES: Final = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 1_000}
 JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
 FOREIGN: Final = b"__CRC32#\x011234567890\x02"
@@ -125,7 +125,7 @@ def site(tmp_path: Path, java_client: Callable[[str], JavaClient]) -> Iterator[S
     require_peers(VERSION)
     with (
         name_server_process(tmp_path) as name_server,
-        BulkClient(name_server.address, timeout_s=20.0) as client,
+        BulkClient(name_server.address) as client,
     ):
         topic = f"crc-{uuid.uuid4().hex[:8]}"
         yield Site(tmp_path, name_server.address, java_client(VERSION), client, topic)

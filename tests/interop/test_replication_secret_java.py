@@ -126,4 +126,6 @@ def test_our_slave_with_a_secret_follows_an_official_master_only_if_it_is_listed
             eventually(is_equal, "it is not followed")
             end = end_of(admin, master.address)
             assert log(mine, 0, end) == log(theirs, 0, end)
-            assert client.send(Message(topic=TOPIC, body=b"it is there")).status is SendStatus.OK
+            message = Message(topic=TOPIC, body=b"it is there")
+            # Of a slave on a busy machine the master may hear too late.
+            eventually(lambda: client.send(message).status is SendStatus.OK, "it confirms")

@@ -141,7 +141,7 @@ def _read(java_client: ClientFactory, name_server: str) -> dict[tuple[str, str],
         "orderTopic",
         "order_cancel || order_confirmed",
     ) as consumer:
-        messages = consumer.wait_count(3, 60)
+        messages = consumer.wait_count(3)
     return {
         (message.tags or "", message.keys or ""): json.loads(message.body) for message in messages
     }

@@ -25,10 +25,10 @@ from pyspark_pymq.sink.send_task import SendTask
 pytestmark = pytest.mark.interop
 
 ROWS: Final = 300
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 120.0
 LEVEL_MS: Final = 1000
 #: How much later than it should be a message may come on a busy machine.
-LATE_MS: Final = 20_000
+LATE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def test_times(site: Site) -> None:
             site.write(**columns)
         time.sleep(0.5)
         # What is not delayed has been sent before.
-        assert len(site.stored(0)) == ROWS // 3
+        assert len(site.stored(ROWS // 3)) == ROWS // 3
         return
     site.write(**columns)
     ended_ms = now_ms()

@@ -29,7 +29,7 @@ QUEUE_COUNT: Final = 4
 BATCHED_COUNT: Final = 4_960
 JAVA_COUNT: Final = 40
 WRITTEN_COUNT: Final = 1_000
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,7 @@ def batched(queue: MessageQueue, number: int) -> Message:
 
 def test_batch_read(spark: SparkSession, site: Site) -> None:
     send_some(site)
-    options = site.options(
-        subscribe=site.topic, columns="pymq,msgId,properties", minPartitions="6"
-    )
+    options = site.options(subscribe=site.topic, columns="pymq,msgId,properties", minPartitions="6")
     rows = spark.read.format("pymq").options(**options).load().collect()
     found = {
         (row.queueId, row.queueOffset): (
@@ -162,9 +160,7 @@ def test_batch_write(spark: SparkSession, site: Site) -> None:
     )
     options = site.options(topic=site.topic)
     rows.write.format("pymq").mode("append").options(**options).save()
-    with JavaPushConsumer(
-        site.java, f"g-{site.topic}", site.name_server, site.topic
-    ) as consumer:
+    with JavaPushConsumer(site.java, f"g-{site.topic}", site.name_server, site.topic) as consumer:
         received = consumer.wait_count(WRITTEN_COUNT, DEADLINE_S)
     assert len(received) == WRITTEN_COUNT
     found = {

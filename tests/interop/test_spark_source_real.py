@@ -34,6 +34,7 @@ pytestmark = pytest.mark.interop
 
 VERSIONS = ["5.3.3", "4.9.7"]
 COUNT = 40  # messages in each of two queues
+DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Site:
 
     def options(self, **more: str) -> SourceOptions:
         address = self.cluster.name_server.address
-        return source_options({"nameserver": address, "subscribe": self.topic, **more})
+        common = {"nameserver": address, "subscribe": self.topic, "requesttimeoutms": "30000"}
+        return source_options({**common, **more})
 
     def queues(self) -> list[MessageQueue]:
         return [MessageQueue(self.topic, self.cluster.broker.name, number) for number in range(2)]
@@ -55,14 +57,14 @@ def site(
     request: pytest.FixtureRequest, real_cluster: Callable[[str], RealCluster]
 ) -> Iterator[Site]:
     cluster = real_cluster(request.param)
-    with BulkClient(cluster.name_server.address, timeout_s=10.0) as client:
+    with BulkClient(cluster.name_server.address) as client:
         made = Site(cluster, client, f"source-{uuid.uuid4().hex[:12]}")
         admin_of(client).topics.create(made.topic, queue_count=2)
         for number in range(COUNT):
             for queue in made.queues():
                 properties = {"n": f"{number}"}
                 client.send(Message(made.topic, b"%d" % number, properties=properties), queue)
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + DEADLINE_S
         while any(end != COUNT for _, end in client.bounds(made.queues()).values()):
             assert time.monotonic() < deadline_s  # official brokers acknowledge before that
             time.sleep(0.01)

@@ -31,7 +31,7 @@ from pymq.testing import Cluster
 pytestmark = pytest.mark.interop
 
 VERSION: Final = "5.3.3"
-TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 60.0
 QUEUE_FILE_BYTES: Final = 6_000_000
 SEGMENT_BYTES: Final = 1 << 20
 

@@ -40,7 +40,7 @@ SETTINGS: Final = {
 }
 #: What the next broker delivers is due after this; it has started by then, or it is overdue.
 HELD_S: Final = {"ours": 8, "official": 16}
-DEADLINE_S: Final = 90.0
+DEADLINE_S: Final = 150.0
 #: A recall that is asked for so long before the message is due is not too late.
 RECALL_MS: Final = 3000
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.interop
 
 VERSION: Final = "5.3.3"
 BROKER_NAME: Final = "broker-a"
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 120.0
 #: A wheel of six seconds, so that messages have rounds in a test's time.
 ROLL_SLOTS: Final = 6
 #: What differs between any two runs.
@@ -49,13 +49,17 @@ class Story:
     """
 
     def __init__(self, broker: Asker, topic: str) -> None:
-        # The beginning of a second, so that the slots of delays are the same in all stories, if
-        # what has a delay is sent within it.
+        # The beginning of a second, so that the slots of delays are the same in all stories.
         time.sleep(1.05 - time.time() % 1)
         self.start_ms = now_ms() // 1000 * 1000
         self.broker = broker
         self.topic = topic
         self.seen: list[object] = []
+
+    @property
+    def is_in_its_second(self) -> bool:
+        """Whether everything up to now was within the second of the start."""
+        return now_ms() < self.start_ms + 1000
 
     def since(self, value: str) -> object:
         """Return a time as seconds since the start, anything else as it is."""
@@ -111,10 +115,19 @@ class Story:
         return found
 
 
-def story(broker: Asker, topic: str) -> list[object]:
-    """Do everything with timers; return what a client can see of it."""
-    one = Story(broker, topic)
-    later = one.start_ms + 4500
+def begun(broker: Asker) -> tuple[Story, Command]:
+    """Send everything with a timer within one second; return the last answer, too."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        one = Story(broker, f"timers-{uuid.uuid4().hex[:8]}")
+        recalled = send_all(one)
+        if one.is_in_its_second:
+            return one, recalled
+        assert time.monotonic() < deadline, "the machine is never fast for a second"
+
+
+def send_all(one: Story) -> Command:
+    later, topic = one.start_ms + 4500, one.topic
     one.send("sec", TIMER_DELAY_SEC="2", TAGS="t", k="v")
     one.send("ms", TIMER_DELAY_MS="1010", WAIT="false")
     one.send("deliver", TIMER_DELIVER_MS=str(later))
@@ -130,7 +143,13 @@ def story(broker: Asker, topic: str) -> list[object]:
     one.send("late-cancel", TIMER_DELIVER_MS="1000", TIMER_DEL_UNIQKEY=f"{topic}+sec")
     one.send("cancelled", TIMER_DELIVER_MS=str(later))
     one.send("cancel", TIMER_DELIVER_MS=str(later), TIMER_DEL_UNIQKEY=f"{topic}+cancelled")
-    recalled = one.send("recalled", TIMER_DELAY_SEC="5")
+    return one.send("recalled", TIMER_DELAY_SEC="5")
+
+
+def story(broker: Asker) -> list[object]:
+    """Do everything with timers; return what a client can see of it."""
+    one, recalled = begun(broker)
+    later, topic = one.start_ms + 4500, one.topic
     one.look(TIMER_TOPIC, 9)
     handle = (recalled.fields or {})["recallHandle"]
     one.recall(topic, handle)
@@ -162,7 +181,7 @@ def test_what_both_brokers_make_of_timers(tmp_path: Path) -> None:
         # Its first message takes long: it creates files.
         asker.send("warm", "TIMER_DELAY_SEC\x011\x02")
         asker.records("warm", 1)
-        expected = story(asker, f"timers-{uuid.uuid4().hex[:8]}")
+        expected = story(asker)
     with (
         Cluster(
             tmp_path,
@@ -171,6 +190,6 @@ def test_what_both_brokers_make_of_timers(tmp_path: Path) -> None:
         ) as ours,
         Asker(ours.broker_address) as asker,
     ):
-        found = story(asker, f"timers-{uuid.uuid4().hex[:8]}")
+        found = story(asker)
     for one, other in zip(found, expected, strict=True):
         assert one == other

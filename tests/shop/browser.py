@@ -17,12 +17,13 @@ from typing import Any
 
 import httpx
 from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
+from tests.shop.patience import START_S
 
 from shop.settings import Settings
+from shop.story.processes import Member
 from shop.story.town import Town
 
-TIMEOUT_S = 20.0
-START_S = 120.0
+TIMEOUT_S = 60.0
 WIDE = (1280, 900)
 PHONE = (375, 720)
 #: A folder for the pictures of the README; without it none is made.
@@ -35,6 +36,21 @@ GOODS = [
     ("pot", "Pot", "89.00", 3),
 ]
 USERS = [("ann", "Ann", "500.00"), ("ben", "Ben", "25.00"), ("eve", "Eve", "100.00")]
+#: An orders service in which what is late goes on when the test has made a file, not before.
+HELD = """
+import asyncio, os, sys
+from shop.faults import Faults
+from shop.orders.service import ORDERS
+from shop.serving import main
+
+async def reach(self, name):
+    if self._take(name):
+        while not os.path.exists(os.environ["PYMQ_GO_ON"]):
+            await asyncio.sleep(0.02)
+
+Faults.reach = reach
+sys.exit(main(ORDERS))
+"""
 COUPONS = [(f"spring-{user}-{number}", user) for user, _, _ in USERS for number in range(4)]
 
 
@@ -81,11 +97,32 @@ class RunningTown:
         """Kill a process."""
         self.do(self.town.members[name].kill())
 
-    def start_again(self, name: str, **environment: str) -> None:
-        """Start a process that was killed; with more in its environment, if need be."""
-        member = self.town.members[name]
+    def start_again(self, name: str) -> None:
+        """Start a process that was killed."""
+        self._start_member(self.town.members[name], {})
+
+    @contextmanager
+    def orders_held(self, place: str, mark: Path) -> Iterator[None]:
+        """Have the service *orders* stop at a place, once, until the block ends.
+
+        Args:
+            place: of its faults.
+            mark: a file that is not there, to be made.
+        """
+        self.kill("orders")
+        member = self.town.members["orders"]
+        usual = member.command
+        member.command = [usual[0], "-c", HELD, *usual[3:]]
+        try:
+            self._start_member(member, {"SHOP_FAULTS": f"{place}=late", "PYMQ_GO_ON": str(mark)})
+            yield
+        finally:
+            member.command = usual
+            mark.touch()
+
+    def _start_member(self, member: Member, more: dict[str, str]) -> None:
         usual = member.environment
-        member.environment = {**usual, **environment}
+        member.environment = {**usual, **more}
         self.do(member.start())
         self.do(member.wait_ready(), START_S)
         member.environment = usual
@@ -93,11 +130,13 @@ class RunningTown:
     def post(self, service: str, path: str, body: dict[str, Any]) -> None:
         """Ask a service for something without the page."""
         url = self.town.settings.urls[service]
-        httpx.post(url + path, json=body, trust_env=False).raise_for_status()
+        answer = httpx.post(url + path, json=body, trust_env=False, timeout=TIMEOUT_S)
+        answer.raise_for_status()
 
     def get(self, service: str, path: str) -> dict[str, Any]:
         """Ask a service without the page."""
-        answer = httpx.get(self.town.settings.urls[service] + path, trust_env=False)
+        url = self.town.settings.urls[service]
+        answer = httpx.get(url + path, trust_env=False, timeout=TIMEOUT_S)
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
 
@@ -118,9 +157,12 @@ class RunningTown:
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A Chromium without a window."""
+    expect.set_options(timeout=1000 * TIMEOUT_S)
     with sync_playwright() as playwright:
         # It loads our own page only, and root has no sandbox.
-        running = playwright.chromium.launch(executable_path=chromium(), chromium_sandbox=False)
+        running = playwright.chromium.launch(
+            executable_path=chromium(), chromium_sandbox=False, timeout=1000 * START_S
+        )
         yield running
         running.close()
 
@@ -178,7 +220,7 @@ class Visitor:
     def shows(self, where: str, pattern: str) -> None:
         """Wait until a row of a table (``orders``, ``stock``, ...) matches; cells have no gaps."""
         rows = self.page.locator(f"#{where} tr").filter(has_text=re.compile(pattern, re.DOTALL))
-        expect(rows.first).to_be_visible(timeout=1000 * TIMEOUT_S)
+        expect(rows.first).to_be_visible()
 
     def row(self, order_id: str) -> Locator:
         """Return the row of an order."""
@@ -204,7 +246,7 @@ class Visitor:
         assert not self.complaints, self.complaints
 
     def _expect(self, line: Locator, pattern: str) -> None:
-        expect(line).to_have_text(re.compile(pattern, re.DOTALL), timeout=1000 * TIMEOUT_S)
+        expect(line).to_have_text(re.compile(pattern, re.DOTALL))
 
 
 def order_id_of(told: str) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from tests.shop.hosts import Host, Loopback
 
-READY_S = 60.0
+READY_S = 180.0  # a busy disk holds up MariaDB for long
 USER = "shop"
 PASSWORD = "p@ss:word/%"  # nothing may take it apart, or leave it out
 

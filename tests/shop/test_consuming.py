@@ -1,13 +1,13 @@
 """Messages that come twice, fail, or were in the hands of somebody who died."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from tests.shop.in_process import quick_cluster
+from tests.shop.in_process import SETTLE_S, quick_cluster
 
 from pymq import Consumer, Message, Producer
 from pymq.testing import Cluster, wait_until_async
@@ -20,6 +20,7 @@ from shop.topics import ORDER_TIMEOUT, ORDER_TOPIC, OrderTimedOut
 
 GROUP = "tests-timeout"
 Effect = Callable[[Session, Any, Any], None]
+Row = tuple[str, str, int]
 
 
 class Bed:
@@ -33,19 +34,29 @@ class Bed:
             *(self.database, Consumed, reaction), lease_s=lease_s, retry_s=0.0, faults=self.faults
         )
 
-    async def rows(self) -> list[tuple[str, str, int]]:
-        def read(session: Session) -> list[tuple[str, str, int]]:
+    async def rows(self) -> list[Row]:
+        def read(session: Session) -> list[Row]:
             found = session.scalars(select(Consumed).order_by(Consumed.msg_key))
             return [(row.msg_key, row.state, row.failures) for row in found]
 
         return await self.database.read(read)
 
-    async def consume_until(self, cluster: Cluster, condition: Callable[[], object]) -> None:
+    async def consume_until(
+        self, cluster: Cluster, condition: Callable[[], object | Awaitable[object]]
+    ) -> None:
         member = Consumer(cluster.name_server, GROUP, from_where="earliest", close_timeout_s=0.2)
         async with member.subscribe(ORDER_TOPIC, ORDER_TIMEOUT):
             running = asyncio.create_task(member.run(self.consumer.handle))
-            await wait_until_async(condition)
+            await wait_until_async(condition, timeout_s=SETTLE_S)
             running.cancel()
+
+    async def wait_rows(self, *wanted: Row) -> None:
+        """Wait until a transaction is there that an effect has been in."""
+
+        async def are_there() -> bool:
+            return await self.rows() == [*wanted]
+
+        await wait_until_async(are_there, timeout_s=SETTLE_S)
 
 
 async def send(cluster: Cluster, *keys: str, body: bytes | None = None) -> None:
@@ -90,9 +101,9 @@ def test_what_fails_too_often_is_a_dead_letter_and_an_alarm(
         async with quick_cluster() as cluster:
             await send(cluster, "bad", "good")
             dead = f"%DLQ%{GROUP}"
-            await bed.consume_until(cluster, lambda: cluster.messages(dead))
+            await bed.consume_until(cluster, lambda: cluster.messages(dead) and "good" in tries)
+            await bed.wait_rows(("bad", "dead", FAILURES_MAX + 1), ("good", "done", 0))
             assert [message.keys for message in cluster.messages(dead)] == [["bad"]]
-            assert await bed.rows() == [("bad", "dead", FAILURES_MAX + 1), ("good", "done", 0)]
 
     asyncio.run(main())
     bed.database.close()
@@ -130,8 +141,8 @@ def test_services_that_do_not_answer_are_not_the_messages_fault(url: str) -> Non
         async with quick_cluster() as cluster:
             await send(cluster, "a")
             await bed.consume_until(cluster, lambda: given)
-            await wait_until_async(lambda: given == [42])
-            assert await bed.rows() == [("a", "done", 0)]
+            await bed.wait_rows(("a", "done", 0))
+            assert given == [42]
 
     asyncio.run(main())
     bed.database.close()
@@ -151,9 +162,11 @@ def test_who_dies_is_followed_by_somebody_else(url: str, moment: str) -> None:
             (row,) = await bed.rows()
             assert row == ("a", "done" if moment == "after_commit" else "processing", 0)
             await asyncio.to_thread(cluster.broker().restart)
-            await bed.consume_until(cluster, drained(cluster))
-            await wait_until_async(lambda: done)
-            assert await bed.rows() == [("a", "done", 0)]
+
+            async def is_over() -> bool:
+                return drained(cluster)() and await bed.rows() == [("a", "done", 0)]
+
+            await bed.consume_until(cluster, is_over)
             # The effect of a transaction that was rolled back is not in the database.
             assert len(done) == (2 if moment == "before_commit" else 1)
 
@@ -178,9 +191,9 @@ def test_who_is_slow_and_was_taken_for_dead_does_no_harm(url: str) -> None:
             member = Consumer(cluster.name_server, GROUP, from_where="earliest")
             async with member.subscribe(ORDER_TOPIC, ORDER_TIMEOUT):
                 running = asyncio.create_task(member.run(bed.consumer.handle))
-                await wait_until_async(lambda: done == ["a"])
+                await wait_until_async(lambda: done == ["a"], timeout_s=SETTLE_S)
                 slow.set()
-                await wait_until_async(drained(cluster))
+                await wait_until_async(drained(cluster), timeout_s=SETTLE_S)
                 running.cancel()
             assert done == ["a"]
 

@@ -20,6 +20,18 @@ from shop.topics import ORDER_TIMEOUT, ORDER_TOPIC, OrderTimedOut
 
 #: When what messages tell has happened.
 AT_MS = 1_767_225_600_123
+#: Nobody is taken for dead, and nothing sent again, because the machine is slow.
+ANSWER_S, SEND_S, CLAIM_S = 30.0, 60.0, 3600.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "SEND_S", SEND_S)
+    monkeypatch.setattr(outbox, "CLAIM_S", CLAIM_S)
+
+
+def producer_of(cluster: Cluster) -> Producer:
+    return Producer(cluster.name_server, timeout_s=ANSWER_S)
 
 
 @pytest.fixture
@@ -59,7 +71,7 @@ def test_two_relays_and_what_was_rolled_back(database: Database) -> None:
         raise ValueError("rolled back")
 
     async def main() -> None:
-        async with quick_cluster() as cluster, Producer(cluster.name_server) as producer:
+        async with quick_cluster() as cluster, producer_of(cluster) as producer:
             for number in range(500):
                 await database.transaction(lambda session, key=f"{number:03}": put(session, key))
             with pytest.raises(ValueError, match="rolled back"):
@@ -81,7 +93,7 @@ def test_a_relay_dies(database: Database, step: str, monkeypatch: pytest.MonkeyP
     """Somebody else sends its rows when its claim is over; a broker is restarted in between."""
 
     async def main() -> None:
-        async with quick_cluster() as cluster, Producer(cluster.name_server) as producer:
+        async with quick_cluster() as cluster, producer_of(cluster) as producer:
             await database.transaction(lambda session: put(session, "a"))
             faults = Faults({step: "kill"}, process=False)
             dying = asyncio.create_task(
@@ -106,15 +118,15 @@ def test_a_relay_dies(database: Database, step: str, monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_broker_rows_stay(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "SEND_S", 0.3)
-
     async def main() -> None:
-        async with quick_cluster() as cluster, Producer(cluster.name_server) as producer:
+        async with quick_cluster() as cluster, producer_of(cluster) as producer:
             await database.transaction(lambda session: put(session, "a"))
             relay = outbox.Relay(database, Outbox, producer, Faults(process=False))
+            monkeypatch.setattr(outbox, "SEND_S", 0.3)
             with cluster.broker().disk_full():
                 assert await relay.step() == 0
                 assert await count(database) == 1
+            monkeypatch.setattr(outbox, "SEND_S", SEND_S)
             assert await relay.step() == 1
             assert keys(cluster) == ["a"]
 
@@ -123,14 +135,14 @@ def test_without_a_broker_rows_stay(database: Database, monkeypatch: pytest.Monk
 
 def test_a_delayed_message_comes_when_it_is_due(database: Database) -> None:
     async def main() -> None:
-        async with quick_cluster() as cluster, Producer(cluster.name_server) as producer:
+        async with quick_cluster() as cluster, producer_of(cluster) as producer:
             await database.transaction(lambda session: put(session, "past", now_ms() - 5_000))
             await database.transaction(lambda session: put(session, "soon", now_ms() + 3_600_000))
             relay = outbox.Relay(database, Outbox, producer, Faults(process=False))
             assert await relay.step() == 2
             assert keys(cluster) == ["past"]
             await asyncio.to_thread(cluster.clock.advance, 3_700)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(SEND_S):
                 while keys(cluster) != ["past", "soon"]:
                     await asyncio.sleep(0.05)
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from tests.local_spark import local_spark
-from tests.spark.two_brokers import TwoBrokers
+from tests.spark.two_brokers import ANSWER_S, TwoBrokers
 
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
@@ -25,7 +25,9 @@ def callbacks_can_be_heard() -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with Cluster() as running:
+    # It refuses nothing because that takes long.
+    patient = {"fast_failure": False, "page_cache_busy_ms": 600_000}
+    with Cluster(broker=patient) as running:
         yield running
 
 
@@ -37,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def client(cluster: Cluster) -> Iterator[BlockingClient]:
-    with BlockingClient((cluster.name_server,)) as open_client:
+    with BlockingClient((cluster.name_server,), timeout_s=ANSWER_S) as open_client:
         yield open_client
 
 

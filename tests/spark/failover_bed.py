@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.crash.servers import ServerProcess, broker_process, controller_process
-from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
+from tests.spark.two_brokers import ANSWER_S, NAMES, PATIENT, TwoBrokers, wait_until
 
 from pymq.client.sockets.blocking_client import BlockingClient
 
@@ -31,6 +31,7 @@ class FailoverBed(TwoBrokers):
             "pymqHaMetadataInterval": 300,
             "mappedFileSizeCommitLog": 16 << 20,
             "mappedFileSizeConsumeQueue": 20_000,
+            **PATIENT,
         }
         super().__init__(home, **settings)
         self._members: dict[str, list[ServerProcess]] = {}
@@ -59,7 +60,7 @@ class FailoverBed(TwoBrokers):
 
     def master(self, name: str) -> ServerProcess | None:
         """Return the process that the name server has for the master of a group."""
-        with BlockingClient(self.name_server) as client:
+        with BlockingClient(self.name_server, timeout_s=ANSWER_S) as client:
             known = client.cluster_info().brokers.get(name)
         address = None if known is None else known.addresses.get(0)
         return next((one for one in self._members[name] if one.address == address), None)

@@ -27,7 +27,7 @@ FAULTS = (
 )
 #: The brokers end at these moments; after the second the answer of the commit is lost, too.
 OUTAGES = ("brokers end before the commit", "brokers end after the commit")
-OUTAGE_S, OVER = 60.0, ".over"
+OUTAGE_S, OVER = 240.0, ".over"
 _OPTIONS = ("fault", "faultbatch", "faultmark")
 
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from tests.spark.two_brokers import Stored, TwoBrokers
+from tests.spark.two_brokers import DEADLINE_S, Stored, TwoBrokers, wait_until
 
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.columns import default_schema
@@ -24,11 +24,14 @@ HAS_LIMITS = ReadAllAvailable is not None
 TOPIC = "T"
 SCHEMA = default_schema(("pymq", "brokerName"), properties=False)
 COLUMNS = ("brokerName", "queueId", "queueOffset", "body")
+#: A broker that must answer is not taken for one that is away because it has to wait its turn.
+ANSWER_MS = "30000"
 
 
 def options(name_server: str, **more: str) -> SourceOptions:
     topics = {} if {"subscribepattern", "assign"} & more.keys() else {"subscribe": TOPIC}
-    return source_options({"nameserver": name_server, **topics, **more})
+    usual = {"nameserver": name_server, "requesttimeoutms": ANSWER_MS}
+    return source_options({**usual, **topics, **more})
 
 
 def stream(bed: TwoBrokers, **more: str) -> PymqStreamReader:
@@ -71,9 +74,28 @@ def read_on(
     return sorted(found), start
 
 
+def read_until(
+    reader: PymqStreamReader, start: dict[str, Any], count: int
+) -> tuple[list[Stored], dict[str, Any]]:
+    """Run batches until there are that many rows, or more; return them and where they end.
+
+    A broker that answers late may be left out of a batch, and then has its rows in a later one.
+    """
+    found: list[Stored] = []
+
+    def is_there() -> bool:
+        nonlocal start
+        some, start = read_on(reader, start)
+        found.extend(some)
+        return len(found) >= count
+
+    wait_until(is_there, f"{count} rows")
+    return sorted(found), start
+
+
 @contextmanager
 def in_background(action: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """Run something while the block goes on; yields what waits for its result."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(action)
-        yield lambda: future.result(60)
+        yield lambda: future.result(DEADLINE_S)

@@ -19,7 +19,7 @@ import pyspark
 from tests.interop.peers import free_port
 from tests.interop.processes import guard
 
-DEADLINE_S: Final = 90.0
+DEADLINE_S: Final = 240.0
 _POLL_S: Final = 0.05
 _LOG_TAIL_CHARS: Final = 6_000
 _ROOT: Final = Path(__file__).resolve().parents[2]

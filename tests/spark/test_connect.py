@@ -20,7 +20,7 @@ name_server, folder = sys.argv[1:]
 builder = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.local.dir", folder).getOrCreate()
 register(spark)
-options = {"nameServer": name_server, "subscribe": "T"}
+options = {"nameServer": name_server, "subscribe": "C"}
 print("rows:", spark.read.format("pymq").options(**options).load().count())
 found = []
 spark.streams.addListener(LagListener(lambda one: found.append(one.total)))
@@ -37,9 +37,9 @@ spark.stop()
 
 def test_registration_and_lag(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
     pytest.importorskip("grpc")
-    queue = client.write_queues("T")[0]
-    client.send_batch(queue, [Message("T", b"x")] * 3)
+    queue = client.write_queues("C")[0]
+    client.send_batch(queue, [Message("C", b"x")] * 3)
     text = run_spark(PROGRAM, cluster, tmp_path)
     assert "rows: 3\n" in text
-    assert 'lag: 0 offsets: {"T": {"broker-a": {"0": 3, ' in text
+    assert 'lag: 0 offsets: {"C": {"broker-a": {"0": 3, ' in text
     assert "heard: [" in text

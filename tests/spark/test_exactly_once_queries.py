@@ -16,13 +16,22 @@ from tests.administration import admin_of
 from tests.spark.copies import ROWS, Copy, copy_of, read_all
 from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER
 from tests.spark.readers import HAS_LIMITS
-from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, numbers, wait_until
+from tests.spark.two_brokers import (
+    ANSWER_S,
+    DEADLINE_S,
+    NAMES,
+    TwoBrokers,
+    numbers,
+    wait_until,
+)
 
 from pymq.client.sockets.blocking_client import BlockingClient
 
 pytestmark = pytest.mark.spark
 #: How long brokers stay away.
 AWAY_S = 1.0
+#: For how long brokers restart under a query that starts, and waits for them for 30 s.
+RESTARTS_S = 15.0
 #: Until Spark has run the first micro-batches, on a machine that has other things to do.
 START_S = 240.0
 
@@ -97,7 +106,7 @@ def test_a_checkpoint_that_is_set_back(copy: Copy, tmp_path: Path) -> None:
 def test_a_sink_that_was_forgotten_begins_again(copy: Copy) -> None:
     assert copy.run() is None
     copy.forget_last(copy.batch_count + 1)  # before 4.2 the first one has rows already
-    with BlockingClient(copy.bed.name_server) as client:
+    with BlockingClient(copy.bed.name_server, timeout_s=ANSWER_S) as client:
         ((_, row),) = admin_of(client).sinks.rows()
         assert admin_of(client).sinks.forget(row.last.sink)
     assert copy.run() is None
@@ -173,8 +182,15 @@ def test_a_query_that_starts_while_brokers_restart(copy: Copy) -> None:
     """One after the other, so that routes and tasks see different ones; it writes exactly once."""
     writer = copy.rows().writeStream.format("pymq").option("nameServer", copy.bed.name_server)
     writer.option("topic", "to").option("checkpointLocation", str(copy.checkpoint))
+
+    def restart_all() -> None:
+        end_s = time.monotonic() + RESTARTS_S
+        for name in 3 * NAMES:
+            if time.monotonic() < end_s:
+                copy.bed.restart(name)
+
     with ThreadPoolExecutor() as pool:
-        restarts = pool.submit(lambda: [copy.bed.restart(name) for name in 3 * NAMES])
+        restarts = pool.submit(restart_all)
         query = writer.start()
         try:
             restarts.result(DEADLINE_S)
@@ -187,7 +203,7 @@ def test_a_query_that_starts_while_brokers_restart(copy: Copy) -> None:
         finally:
             query.stop()
     copy.check()
-    with BlockingClient(copy.bed.name_server) as client:
+    with BlockingClient(copy.bed.name_server, timeout_s=ANSWER_S) as client:
         ((_, row),) = admin_of(client).sinks.rows()
     assert row.last.sink == query.id
 
@@ -256,5 +272,3 @@ def test_batch_writes_in_foreach_batch(copy: Copy) -> None:
     assert calls.count(2) == 2
     found = sorted(int(one.body) for one in copy.bed.stored("to"))
     assert found == sorted([*range(ROWS), *range(ROWS)])
-
-

@@ -20,7 +20,7 @@ from pymq.testing import Cluster
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "flights"
 DEMO = FOLDER / "demo.py"
 TIMEOUT_S = 500.0  # Spark starts twice, and the machine may be busy
-STOP_S = 60.0
+STOP_S = 240.0
 MARK = "PYMQ_TEST_RUN"  # a variable that all processes of a test inherit
 
 #: The demo, but one flight is published with a delay that is a minute longer than in the data.

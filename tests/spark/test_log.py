@@ -38,9 +38,9 @@ print("plain:", read().count(), flush=True)
 stream = spark.readStream.format("pymq").options(**options).load()
 for name in ("new query", "again"):
     writer = stream.writeStream.format("noop").option("checkpointLocation", folder + "/checkpoint")
-    assert writer.trigger(availableNow=True).start().awaitTermination(100)
+    assert writer.trigger(availableNow=True).start().awaitTermination(240)
     print(name, "done", flush=True)
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 240
 while log.read_text().count(" of subscribe=L: ") < 5 and time.monotonic() < deadline:
     time.sleep(0.05)
 assert not logging.getLogger("pyspark_pymq").hasHandlers()  # of the user's own process
@@ -63,5 +63,7 @@ def test_where_queues_begin_is_told(
     text = (tmp_path / "log").read_text()
     found = [one for one in text.splitlines() if " of subscribe=L: " in one]
     assert len(found) == len(told), text
-    pairs = zip(told, found, strict=True)
-    assert all(re.match(line + pattern, one) for pattern, one in pairs), text
+    for pattern in told:  # in any order: each process has a thread of its own that copies them
+        one = next((one for one in found if re.match(line + pattern, one)), None)
+        assert one is not None, (pattern, text)
+        found.remove(one)

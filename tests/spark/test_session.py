@@ -30,7 +30,7 @@ def run(builder, name):
     writer = spark.readStream.format("pymq").options(**options).load().writeStream.format("noop")
     writer.option("checkpointLocation", folder + "/" + name)
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    assert query.awaitTermination(240)
     rows = sum(batch.numInputRows for batch in query.recentProgress)
     conf = dict(spark.sparkContext.getConf().getAll())
     spark.stop()

@@ -227,7 +227,7 @@ def test_copies_late_ones_and_what_nobody_can_read(
     try:
         with caplog.at_level(logging.WARNING, "shop.figures"):
             found = job.run(*said)
-            wait_until(lambda: "came more than 1 hour after" in caplog.text, "a warning", 20)
+            wait_until(lambda: "came more than 1 hour after" in caplog.text, "a warning")
     finally:
         job.spark.streams.removeListener(listener)
     bad = [one for one in found.values() if one.unreadable]
@@ -301,14 +301,14 @@ class JobProcess:
         """End it and its JVM at once."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(60)
+        self._process.wait(SPARK_S)
 
     def stop(self) -> None:
         """End it, and see that nothing of it stays."""
         assert self._process is not None
         group = self._process.pid
         self._process.terminate()
-        self._process.wait(60)
+        self._process.wait(SPARK_S)
         wait_until(lambda: not is_group(group), "the end of the JVM")
 
     @property

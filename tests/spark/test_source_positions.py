@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 from tests.administration import admin_of
-from tests.spark.readers import HAS_LIMITS, TOPIC, batch, in_background, read_on, rows, stream
+from tests.spark.readers import (
+    HAS_LIMITS,
+    TOPIC,
+    batch,
+    in_background,
+    read_on,
+    read_until,
+    rows,
+    stream,
+)
 from tests.spark.two_brokers import NAMES, TwoBrokers, numbers, wait_until
 
 from pymq.errors import ConfigurationError, OffsetOutOfRange, RouteNotFound
@@ -76,12 +85,12 @@ def test_a_broker_is_away_while_a_stream_starts(
         assert "broker-b" not in position[TOPIC]
         bed.start("broker-b")
     found, position = read_on(reader, position)
-    while len(found) < len(wanted):  # until routes have the broker
-        some, position = read_on(stream(bed, **given), position)
-        found += some
+    # Until routes have the broker.
+    some, position = read_until(stream(bed, **given), position, len(wanted) - len(found))
+    found += some
     assert sorted(found) == wanted
     bed.send(TOPIC, numbers(160, 240))
-    more, _ = read_on(stream(bed, **given), position)
+    more, _ = read_until(stream(bed, **given), position, 80)
     assert sorted(found + more) == [one for one in bed.stored(TOPIC) if one.offset >= first]
 
 

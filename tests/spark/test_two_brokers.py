@@ -17,9 +17,12 @@ def test_outages_are_what_they_are_called(two_brokers: TwoBrokers) -> None:
         assert {queue.broker_name for queue in bed.queues("T")} == {"broker-a"}
         bed.start("broker-b")
         assert bed.stored("T") == bed.acknowledged("T")
+    with bed.client() as client:
+        queues, routes = client.read_queues("T"), client.known_routes()
     bed.freeze("broker-a")
-    with bed.client(timeout_s=0.2, read_deadline_s=0.1) as client, pytest.raises(RequestTimeout):
-        client.bounds(bed.queues("T"))
+    impatient = {"timeout_s": 1.0, "read_deadline_s": 0.1, "routes": routes}
+    with bed.client(**impatient) as client, pytest.raises(RequestTimeout):
+        client.bounds(queues)
     bed.thaw("broker-a")
     assert bed.stored("T") == bed.acknowledged("T")
 

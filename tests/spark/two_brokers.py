@@ -12,7 +12,7 @@ settings makes its own::
         two_brokers.thaw("broker-a")
         assert two_brokers.stored("orders") == two_brokers.acknowledged("orders")
 
-    with TwoBrokers(tmp_path, expiry_s=2) as bed:           # the name server forgets sooner
+    with TwoBrokers(tmp_path, expiry_s=EXPIRY_S) as bed:    # the name server forgets sooner
         with bed.load("orders") as load:                    # a producer that does not stop
             bed.restart("broker-a")
             load.wait_acknowledged(500)                     # this many more than now
@@ -29,10 +29,11 @@ bed without one, in a tenth of the time.
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
@@ -46,7 +47,16 @@ from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
 
 NAMES = ("broker-a", "broker-b")
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
+#: For answers that must come: whoever gives them may have to wait for a processor and for a disk.
+ANSWER_S = 30.0
+#: The shortest ``expiry_s``: no broker that goes on, and registers each second, is forgotten.
+EXPIRY_S = 4
+#: Brokers that refuse nothing because that takes long.
+PATIENT: dict[str, str | int] = {
+    "brokerFastFailureEnable": "false",
+    "osPageCacheBusyTimeOutMills": 600_000,
+}
 _PAUSE_S = 0.02
 
 
@@ -93,6 +103,7 @@ class TwoBrokers:
             "registerNameServerPeriod": 1_000,
             "mappedFileSizeCommitLog": 16 << 20,
             "mappedFileSizeConsumeQueue": 20_000,
+            **PATIENT,
         }
         self._stores = {name: home / name / "store" for name in NAMES}
         self._brokers = {
@@ -169,20 +180,27 @@ class TwoBrokers:
         """Wait until the name server knows a broker, or has forgotten it."""
 
         def holds() -> bool:
-            with BlockingClient(self.name_server) as client:
+            with BlockingClient(self.name_server, timeout_s=ANSWER_S) as client:
                 return (name in client.cluster_info().brokers) is not gone
 
         wait_until(holds, f"the name server {'forgets' if gone else 'knows'} {name}")
 
     # --- messages
 
-    def client(self, **settings: float) -> BulkClient:
-        """Return a new client; the caller closes it."""
-        return BulkClient(self.name_server, **settings)  # type: ignore[arg-type]
+    def client(self, **settings: Any) -> BulkClient:
+        """Return a new client, which waits for answers unless told otherwise; the caller closes it.
+
+        Args:
+            settings: of a ``BulkClient``.
+        """
+        return BulkClient(self.name_server, **{"timeout_s": ANSWER_S, **settings})
 
     def create_topic(self, topic: str, *, queue_count: int = 4, on: Iterable[str] = NAMES) -> None:
-        """Create a topic on the brokers named, and wait until all of it has a route."""
-        wanted = set(on)
+        """Create a topic on the brokers named, and wait until all of it has a route.
+
+        One that is there gets this many queues.
+        """
+        wanted = Counter(dict.fromkeys(on, queue_count))
         config = TopicConfig(
             topic=topic, read_queue_count=queue_count, write_queue_count=queue_count
         )
@@ -193,7 +211,8 @@ class TwoBrokers:
             def holds() -> bool:
                 client.forget_route(topic)
                 try:
-                    return {queue.broker_name for queue in client.read_queues(topic)} == wanted
+                    found = Counter(queue.broker_name for queue in client.read_queues(topic))
+                    return found == wanted
                 except RouteNotFound:
                     return False
 

@@ -18,6 +18,7 @@ takes longer comes again meanwhile, and so does one that waits for its ``eta`` i
 * ``topic_prefix``: in front of the names of queues; none by default.
 * ``name_servers``: in place of the host and port of the URL, such as ``"a:9876;b:9876"``.
 * ``wait_time_seconds``: how long a look for a message waits; 0.2 by default.
+* ``request_timeout``: s that an answer may take; 3 by default.
 * ``network``: a ``pymq.Network``.
 
 Characters that names of topics cannot have become ``-``. Exchanges and bindings are known only to
@@ -61,6 +62,7 @@ VISIBILITY_TIMEOUT_S = 1800
 GROUP = "kombu"
 QUEUE_COUNT = 4
 WAIT_S = 0.2
+TIMEOUT_S = 3.0
 PORT = 9876
 #: When brokers that did not answer are asked again to create topic and group.
 CREATE_AGAIN_S = 30.0
@@ -83,6 +85,7 @@ class Clients:
         self.group = str(options.get("group", GROUP))
         self.visibility_timeout_s = float(options.get("visibility_timeout", VISIBILITY_TIMEOUT_S))
         self.wait_s = float(options.get("wait_time_seconds", WAIT_S))
+        self._timeout_s = float(options.get("request_timeout", TIMEOUT_S))
         self._queue_count = int(options.get("queue_count", QUEUE_COUNT))
         self._prefix = str(options.get("topic_prefix", ""))
         self._producer: blocking.Producer | None = None
@@ -100,7 +103,9 @@ class Clients:
     def producer(self) -> blocking.Producer:
         """Sends messages; opened when first used."""
         if self._producer is None:
-            producer = blocking.Producer(self._name_servers, network=self._network)
+            producer = blocking.Producer(
+                self._name_servers, timeout_s=self._timeout_s, network=self._network
+            )
             self._producer = producer.start()
         return self._producer
 
@@ -108,14 +113,21 @@ class Clients:
     def admin(self) -> blocking.Admin:
         """Creates topics; opened when first used."""
         if self._admin is None:
-            self._admin = blocking.Admin(self._name_servers, network=self._network).start()
+            admin = blocking.Admin(
+                self._name_servers, timeout_s=self._timeout_s, network=self._network
+            )
+            self._admin = admin.start()
         return self._admin
 
     def consumer(self, topic: str) -> blocking.SimpleConsumer:
         """Return what takes messages of a topic; opened when first used."""
         if topic not in self._consumers:
             consumer = blocking.SimpleConsumer(
-                self._name_servers, self.group, from_where="earliest", network=self._network
+                self._name_servers,
+                self.group,
+                from_where="earliest",
+                timeout_s=self._timeout_s,
+                network=self._network,
             )
             self._consumers[topic] = consumer.subscribe(topic).start()
         return self._consumers[topic]

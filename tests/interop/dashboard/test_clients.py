@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop
 #: The threads of the official client put their tracks into one list, and no lock keeps them from
 #: losing some (DefaultMQAdminExtImpl.messageTrackDetailConcurrent).
 TRACK_TRIES = 10
-SETTLE_S: Final = 45.0
+SETTLE_S: Final = 120.0
 
 
 def asked_of_members(site: Site) -> Iterator[tuple[str, Any]]:

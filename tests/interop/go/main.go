@@ -24,7 +24,7 @@ import (
 
 const (
 	messages = 12
-	patience = 60 * time.Second
+	patience = 120 * time.Second
 )
 
 // site is where the scenes play.
@@ -101,6 +101,7 @@ func (s site) options(group string) []producer.Option {
 		producer.WithNameServer(s.servers),
 		producer.WithGroupName(group),
 		producer.WithInstanceName(group),
+		producer.WithSendMsgTimeout(patience),
 	}
 }
 

@@ -5,13 +5,14 @@
 //
 // The messages are numbered. Each delivery is a line of the file:
 //   <number> <consumer> <queue id> <queue offset> <milliseconds since the start>
-// It ends when every number was delivered, or none has come for half a minute.
+// It ends when every number was delivered, or none has come for two minutes.
 
 import java.io.PrintWriter;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.BitSet;
 import java.util.Deque;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -27,9 +28,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 public class MovingGroup {
     private static final int PRODUCERS = 2;
     private static final int IN_FLIGHT = 50;
-    private static final long QUIET_MS = 30_000;
+    private static final long QUIET_MS = 120_000;
     private static final long SPAN_MS = 20_000;
-    /** When a consumer joins, or the one that is there longest leaves. */
+    /** When a consumer joins, or the one that is there longest leaves; the first once it is busy. */
     private static final long[] JOIN_MS = {0, 2_000, 5_000, 11_000};
     private static final long[] LEAVE_MS = {8_000, 14_000};
 
@@ -40,6 +41,9 @@ public class MovingGroup {
     private final PrintWriter deliveries;
     private final long begunMs = System.currentTimeMillis();
     private final BitSet seen = new BitSet();
+    /** The last tenth of the messages is for those that stay, once they have their queues. */
+    private final CountDownLatch settled = new CountDownLatch(1);
+    private volatile boolean isFirstBusy;
     private final AtomicInteger failed = new AtomicInteger();
     private final Deque<DefaultMQPushConsumer> consumers = new ArrayDeque<>();
     private volatile long lastMs = begunMs;
@@ -57,12 +61,18 @@ public class MovingGroup {
         int number = Integer.parseInt(new String(message.getBody(), StandardCharsets.US_ASCII));
         lastMs = System.currentTimeMillis();
         seen.set(number);
+        isFirstBusy |= consumer == 0;
         deliveries.printf("%d %d %d %d %d%n", number, consumer, message.getQueueId(),
             message.getQueueOffset(), lastMs - begunMs);
     }
 
     private synchronized int seenCount() {
         return seen.cardinality();
+    }
+
+    private boolean hasQueues(DefaultMQPushConsumer consumer) {
+        return consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable()
+            .keySet().stream().anyMatch(queue -> queue.getTopic().equals(topic));
     }
 
     private void join() throws Exception {
@@ -96,6 +106,9 @@ public class MovingGroup {
                 long dueMs = begunMs + SPAN_MS * number / count;
                 while (System.currentTimeMillis() < dueMs) {
                     Thread.sleep(1);
+                }
+                if (number >= count / 10 * 9) {
+                    settled.await();
                 }
                 room.acquire();
                 byte[] body = Integer.toString(number).getBytes(StandardCharsets.US_ASCII);
@@ -137,9 +150,14 @@ public class MovingGroup {
                 joins++;
                 join();
             }
-            if (leaves < LEAVE_MS.length && nowMs >= LEAVE_MS[leaves]) {
+            if (leaves < LEAVE_MS.length && nowMs >= LEAVE_MS[leaves]
+                && isFirstBusy) {
                 leaves++;
                 consumers.remove().shutdown();
+            }
+            if (joins == JOIN_MS.length && leaves == LEAVE_MS.length
+                && consumers.stream().allMatch(this::hasQueues)) {
+                settled.countDown();
             }
             Thread.sleep(5);
         }

@@ -8,7 +8,7 @@ import client from 'rocketmq-client-nodejs';
 
 const { Producer, SimpleConsumer, PushConsumer, ConsumeResult } = client;
 const COUNT = 8;
-const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 120_000;
 const quiet = { info() {}, warn() {}, error: (...texts) => console.error(...texts) };
 
 const [endpoints, topicsText] = process.argv.slice(2);
@@ -47,14 +47,14 @@ async function simple(topic, group) {
   await consumer.startup();
   const got = new Set();
   await untilReceived(consumer, got, COUNT / 2);
-  const again = await consumer.receive(16, 20_000);
+  const again = await consumer.receive(16, 60_000);
   return { got: [...got].sort(), again: again.length };
 }
 
 async function untilReceived(consumer, got, count) {
   for (const end = Date.now() + PATIENCE_MS; got.size < count;) {
     if (Date.now() > end) throw new Error(`${got.size} of ${count} messages`);
-    for (const message of await consumer.receive(16, 20_000)) {
+    for (const message of await consumer.receive(16, 60_000)) {
       got.add(message.body.toString());
       await consumer.ack(message);
     }

@@ -30,7 +30,7 @@ def run(check: Callable[[ChangeNotices], Awaitable[None]], groups: Groups) -> No
         notices = ChangeNotices(groups.of)
         notices.start()
         try:
-            await asyncio.wait_for(check(notices), 20)
+            await asyncio.wait_for(check(notices), 60)
         finally:
             await notices.close()
             await notices.close()

@@ -71,7 +71,7 @@ def test_a_periodic_one_repeats_until_it_is_closed() -> None:
 
         duty = Periodic("test", step, 0.001)
         duty.start()
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 60)
         await duty.close()
         ended = count
         await asyncio.sleep(0.01)
@@ -108,7 +108,7 @@ def test_duties_of_a_role_come_and_go_while_the_broker_runs() -> None:
             await role.close()
             counted = role.steps
             role.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while role.steps == counted:
                     await asyncio.sleep(0.001)
         await duties.close()

@@ -27,7 +27,7 @@ from pymq.clock import Clock
 from pymq.errors import FlushFailed
 from pymq.store import Files, MessageStore
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ import asyncio
 import errno
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.unit.store.stores import (
@@ -17,6 +19,7 @@ from tests.unit.store.stores import (
     record,
 )
 
+from pymq.broker import key_indexing
 from pymq.broker.key_indexing import (
     BUSY_SHARE,
     FAR_BEHIND_BYTES,
@@ -49,7 +52,7 @@ def test_runs_by_itself(tmp_path: Path) -> None:
     async def run() -> None:
         indexing = KeyIndexing(store.keys)
         indexing.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while store.keys.behind_bytes:
                 await asyncio.sleep(0)
         await indexing.close()
@@ -92,7 +95,7 @@ class SlowKeys:
         return self
 
     def run(self) -> None:
-        self.may_end.wait(30)
+        self.may_end.wait(120)
 
     def finish_prefetch(self, job: "SlowKeys") -> None:
         self.finished += 1
@@ -115,7 +118,7 @@ def test_those_who_wait_share_one_prefetch_and_may_give_up(tmp_path: Path) -> No
         await asyncio.sleep(0.01)
         assert (keys.begun, keys.finished) == (1, 0)
         keys.may_end.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await patient
         assert (keys.begun, keys.finished, keys.steps) == (1, 1, 1)
         await indexing.close()
@@ -130,7 +133,7 @@ def test_a_prefetch_that_fails_is_left_to_the_step(tmp_path: Path) -> None:
         keys.error = StoreError("no descriptor is left")
         indexing = KeyIndexing(cast(Keys, keys))
         indexing.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while keys.steps < 3:
                 await asyncio.sleep(0.01)
         assert keys.finished >= 3
@@ -147,6 +150,7 @@ class TimedKeys:
         self.now_s = self.worked_s = 100.0
         self.pauses_s: list[float] = []
         self._busy = busy
+        self._thread = threading.get_ident()
 
     def begin_prefetch(self) -> None:
         return None
@@ -163,6 +167,23 @@ class TimedKeys:
         if len(self.pauses_s) == 3:
             await asyncio.get_running_loop().create_future()
 
+    def rule(self, patch: pytest.MonkeyPatch) -> None:
+        """Be the clock of indexing, in this thread: other tests may have left brokers running."""
+        clock = SimpleNamespace(
+            perf_counter=self._here(lambda: self.now_s, time.perf_counter),
+            thread_time=self._here(lambda: self.worked_s, time.thread_time),
+        )
+        patch.setattr(key_indexing, "time", clock)
+        loop = SimpleNamespace(**vars(asyncio) | {"sleep": self._here(self.sleep, asyncio.sleep)})
+        patch.setattr(key_indexing, "asyncio", loop)
+
+    def _here(self, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+        def chosen(*arguments: Any) -> Any:
+            is_ours = threading.get_ident() == self._thread
+            return (ours if is_ours else theirs)(*arguments)
+
+        return chosen
+
 
 @pytest.mark.parametrize(
     ("busy", "behind_bytes", "share"),
@@ -178,20 +199,13 @@ def test_what_it_takes_of_the_loop_s_time(
 ) -> None:
     async def run() -> None:
         keys = TimedKeys(behind_bytes, busy)
-        monkeypatch.setattr(time, "perf_counter", lambda: keys.now_s)
-        monkeypatch.setattr(time, "thread_time", lambda: keys.worked_s)
         indexing = KeyIndexing(cast(Keys, keys))
         with monkeypatch.context() as patch:
-            patch.setattr(asyncio, "sleep", keys.sleep)
+            keys.rule(patch)
             indexing.start()
             while len(keys.pauses_s) < 3:
-                await yielded()
+                await asyncio.sleep(0)
         await indexing.close()
         assert keys.pauses_s[-1] == pytest.approx(0.001 * (1 / share - 1), rel=1e-3)
-
-    async def yielded() -> None:
-        passed = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(passed.set_result, None)
-        await passed
 
     asyncio.run(run())

@@ -22,7 +22,7 @@ from pymq.broker.log_room import LogRoom
 from pymq.clock import Clock
 from pymq.errors import StoreError
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -159,17 +159,17 @@ def test_one_timer_waits_for_the_first_deadline(connection: FakeConnection) -> N
         held.clock.monotonic_s = asyncio.get_running_loop().time  # type: ignore[method-assign]
         held.table.start()
         assert held.table._timer is None
-        held.hold("late", connection, wait_s=60)
+        held.hold("late", connection, wait_s=600)
         held.hold("early", connection, wait_s=0.03)
         held.hold("woken", connection, wait_s=0.01, queues=[("T", 1)])
         assert held.take(arrival(1, 1)) == 1
         begun = asyncio.get_running_loop().time()
         while len(held.answered) < 2:
-            assert asyncio.get_running_loop().time() < begun + 20
+            assert asyncio.get_running_loop().time() < begun + 60
             await asyncio.sleep(0.005)
         assert held.answered == ["woken", "early"]
         timer = held.table._timer
-        assert timer is not None and timer.when() > begun + 50
+        assert timer is not None and timer.when() > begun + 500
         await held.table.close()
         assert held.answered[2:] == ["late"] and timer.cancelled()
 

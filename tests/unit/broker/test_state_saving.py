@@ -42,11 +42,14 @@ def run(folder: Path, work: Callable[[StateSaving], Coroutine[None, None, None]]
 
 
 def saved(path: Path) -> object:
-    return json.loads(path.read_text())["value"] if path.exists() else None
+    try:
+        return json.loads(path.read_text())["value"]
+    except FileNotFoundError:  # also between two renames of a save
+        return None
 
 
 async def written(path: Path, value: object) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while saved(path) != value:
             await asyncio.sleep(0.005)
 

@@ -1,5 +1,7 @@
 """Retrying: for how long, with which pauses, and what the log says."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pymq.errors import ConnectionFailed, OffsetOutOfRange
@@ -22,9 +24,10 @@ class Time:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The clock of that module: event loops, and py4j, go on with the real one in their threads."""
     clock = Time()
-    monkeypatch.setattr(retrying.time, "monotonic", clock.monotonic)
-    monkeypatch.setattr(retrying.select, "select", clock.select)
+    monkeypatch.setattr(retrying, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(retrying, "select", SimpleNamespace(select=clock.select))
     return clock
 
 

@@ -131,12 +131,12 @@ def test_the_deepest_tree_is_evaluated_and_one_that_is_deeper_refused() -> None:
 
 
 def test_wide_expressions_do_not_take_for_ever() -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     wide = compile_sql92("a=1" + " OR a=1" * 9_000 + " OR a=5")
     assert wide.matches(PRESENT)
     compile_sql92("a IN ('x'" + ",'x'" * 16_000 + ")")
     compile_sql92("+" * 60 + "a IS NULL")
-    assert time.monotonic() - started < 30
+    assert time.thread_time() - started < 30
 
 
 def test_a_filter_knows_which_properties_it_reads() -> None:

@@ -31,7 +31,7 @@ class Order(BaseModel):
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await test
 
     asyncio.run(limited())

@@ -34,7 +34,7 @@ class Deadlines:
         return min(left, default=None)
 
     async def wait(self, ring_count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.rung) < ring_count:
                 await asyncio.sleep(0.001)
 
@@ -47,7 +47,7 @@ def test_each_deadline_rings_whatever_their_order() -> None:
         begun_s = found.clock.monotonic_s()
         found.add(0.08)
         found.add(0.05)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while found.pending:
                 await asyncio.sleep(0.001)
         assert found.clock.monotonic_s() - begun_s >= 0.08 - 0.001
@@ -73,7 +73,7 @@ def test_many_deadlines_share_a_ring() -> None:
         begun_s = found.clock.monotonic_s()
         for number in range(100):
             found.add(number / 1000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while found.pending:
                 await asyncio.sleep(0.001)
         elapsed_s = found.clock.monotonic_s() - begun_s

@@ -22,7 +22,7 @@ def test_a_port_whose_connections_are_not_quite_over_can_be_taken() -> None:
     with bind("127.0.0.1", 0) as first:
         address = first.getsockname()
         listen(first)
-        with socket.create_connection(address, timeout=5) as client:
+        with socket.create_connection(address, timeout=60) as client:
             accepted, _ = first.accept()
             accepted.close()  # The server closes first: the port's end of it lingers (TIME_WAIT).
             assert client.recv(1) == b""

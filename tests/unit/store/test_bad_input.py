@@ -196,7 +196,7 @@ def test_a_second_process_changes_nothing(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert str(tmp_path) in done.stdout and "another broker" in done.stdout
@@ -211,7 +211,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     """A store on a file system that can then only be read."""
     with small_tmpfs(tmp_path / "disk", "4m") as path:
         make_store(path / "s")
-        subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True, timeout=30)
+        subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True, timeout=120)
         yield path
 
 

@@ -375,7 +375,7 @@ def test_a_second_store_on_the_directory_is_refused(tmp_path: Path) -> None:
         "except StoreLocked: sys.exit(7)\n"
     )
     # The same-process refusal must not have given the lock away, so ask another process now.
-    other = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, check=False)
+    other = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=300, check=False)
     assert other.returncode == 7
     java = (
         "import fcntl, sys; f = open(sys.argv[1], 'r+')\n"
@@ -383,7 +383,7 @@ def test_a_second_store_on_the_directory_is_refused(tmp_path: Path) -> None:
     )
     other = subprocess.run(
         [sys.executable, "-c", java, str(tmp_path / "lock")],
-        timeout=60,
+        timeout=300,
         check=False,
         stderr=subprocess.DEVNULL,
     )
@@ -457,13 +457,13 @@ def test_flushes_and_segments_made_in_another_thread(tmp_path: Path) -> None:
                 job, end = store.durability.begin_flush(), store.log_end
                 running = executor.submit(job.run)
                 put_ok(store, record(b"meanwhile", queue_id=2))
-                running.result(timeout=60)
+                running.result(timeout=300)
                 store.durability.finish_flush(job)
                 assert store.durability.flushed_end == job.physical_end == end
                 assert store.queue_bounds(TOPIC, 0) == (0, number + 1)
             if number % 50 == 0:
                 queue_job = store.durability.begin_queue_flush()
-                executor.submit(queue_job.run).result(timeout=60)
+                executor.submit(queue_job.run).result(timeout=300)
                 store.durability.finish_queue_flush(queue_job)
     store.close()
     store = open_store(tmp_path, segment_bytes=4096)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+#: Of one run of somebody else's tests; each of those starts a cluster or two.
+LIMIT_S = 500.0
 #: Loaded by the plugin they would slow every run, or change it.
 HEAVY = ("numpy", "pymq.testing.cluster", "pymq.broker", "pymq.client", "pymq.store")
 
@@ -24,7 +26,7 @@ def run_pytest(
         env=environment | {"TMPDIR": str(temporary(folder))},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_S,
     )
     assert done.returncode == expected, done.stdout + done.stderr
     return done
@@ -72,14 +74,14 @@ seen = []
 def test_own(pymq_cluster, number):
     assert len(pymq_cluster.broker_names) == 2
     assert pymq_cluster.topics() == []
-    with BlockingClient(pymq_cluster.name_server) as client:
+    with BlockingClient(pymq_cluster.name_server, timeout_s=60) as client:
         client.send(Message("T", b"x"))
     assert pymq_cluster.topics() == ["T"]
     seen.append(pymq_cluster.name_server)
 
 @pytest.mark.parametrize("number", range(3))
 def test_shared(pymq_session_cluster, pymq_topic, number):
-    with BlockingClient(pymq_session_cluster.name_server) as client:
+    with BlockingClient(pymq_session_cluster.name_server, timeout_s=60) as client:
         client.send(Message(pymq_topic, b"%d" % number))
     assert [one.body for one in pymq_session_cluster.messages(pymq_topic)] == [b"%d" % number]
     with open("servers.txt", "a") as file:
@@ -115,7 +117,7 @@ def broken(pymq_cluster):
     raise RuntimeError("in a fixture behind it")
 
 def test_fails(pymq_cluster):
-    with BlockingClient(pymq_cluster.name_server) as client:
+    with BlockingClient(pymq_cluster.name_server, timeout_s=60) as client:
         client.send(Message("T", b"x"))
     assert False
 

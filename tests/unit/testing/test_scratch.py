@@ -46,7 +46,7 @@ def test_the_next_one_removes_what_a_killed_process_left(tmp_path: Path) -> None
         left = Path(process.stdout.readline().strip())
         assert scratch.sweep(tmp_path) == 0, "both processes live"
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert left.exists()
         other = Scratch(tmp_path)
         assert set(tmp_path.iterdir()) == {mine.path, other.path}

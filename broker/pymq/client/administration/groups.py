@@ -10,7 +10,7 @@ from pymq.protocol.codes import ResponseCode
 from pymq.protocol.names import BUILT_IN_GROUPS, check_group
 
 #: Brokers wait 10 s for what a member answers.
-MEMBER_S = 12.0
+MEMBER_S = 20.0
 
 
 class Groups:

@@ -15,12 +15,16 @@ from pymq.protocol.offset_changes import OffsetChanges
 GROUPS, TOPICS, QUEUES = ("g", "h", "i"), ("T", "U"), range(3)
 
 
+#: How long commits, and questions that are answered, may wait: longer than any test.
+AMPLE_S = 60.0
+
+
 class Bed:
     """A master of a group with a controller; ``in_sync`` must have what is acknowledged."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
         self.offsets = OffsetTable()
-        self.followers = OffsetFollowers(self.offsets, Clock(), timeout_s=0.3)
+        self.followers = OffsetFollowers(self.offsets, Clock(), timeout_s=timeout_s)
         self.in_sync: set[int] | None = set()
         self.followers.awaited = lambda: self.in_sync
         self.outcomes: list[Outcome] = []
@@ -35,9 +39,9 @@ class Bed:
         return await self.followers.wait_changes(broker_id, position, wait_s)
 
 
-def run(check: Callable[[Bed], Coroutine[Any, Any, None]]) -> None:
+def run(check: Callable[[Bed], Coroutine[Any, Any, None]], *, timeout_s: float = AMPLE_S) -> None:
     async def main() -> None:
-        bed = Bed()
+        bed = Bed(timeout_s)
         bed.followers.start()
         try:
             await check(bed)
@@ -113,13 +117,13 @@ def test_a_commit_waits_for_all_who_are_in_sync_and_ask() -> None:
         await bed.ask(3, three)
         bed.commit(5)
         assert bed.outcomes == []
-        two, changes = await bed.ask(2, two, 1.0)
+        two, changes = await bed.ask(2, two, AMPLE_S)
         assert changes is not None and changes.offsets == {"T@g": {0: 5}}
         assert bed.outcomes == []  # told is not kept
-        asking = asyncio.ensure_future(bed.ask(2, two, 1.0))
+        asking = asyncio.ensure_future(bed.ask(2, two, AMPLE_S))
         await asyncio.sleep(0)
         assert bed.outcomes == []  # the other one has not said anything
-        three, _ = await bed.ask(3, three, 1.0)
+        three, _ = await bed.ask(3, three, AMPLE_S)
         await bed.ask(3, three)
         assert bed.outcomes == [Outcome.STORED]
         asking.cancel()
@@ -136,7 +140,7 @@ def test_a_commit_that_a_member_does_not_confirm_is_not_acknowledged() -> None:
             await asyncio.sleep(0.01)
         assert bed.outcomes == [Outcome.SLAVE_TIMEOUT]
 
-    run(check)
+    run(check, timeout_s=0.3)
 
 
 def test_a_commit_does_not_wait_for_who_leaves_the_set() -> None:
@@ -173,11 +177,12 @@ def test_who_lacks_what_was_acknowledged_cannot_join() -> None:
 
 
 def test_a_slave_that_never_asks_may_join_after_a_while(monkeypatch: Any) -> None:
-    monkeypatch.setattr(offset_followers, "GRACE_S", 0.05)
+    monkeypatch.setattr(offset_followers, "GRACE_S", AMPLE_S)
 
     async def check(bed: Bed) -> None:
         bed.followers.connected(2)
         assert not bed.followers.has_promised(2)
+        monkeypatch.setattr(offset_followers, "GRACE_S", 0.05)
         await asyncio.sleep(0.1)
         assert bed.followers.has_promised(2)
 
@@ -185,7 +190,7 @@ def test_a_slave_that_never_asks_may_join_after_a_while(monkeypatch: Any) -> Non
 
 
 def test_without_a_controller_those_are_waited_for_who_ask(monkeypatch: Any) -> None:
-    monkeypatch.setattr(offset_followers, "AWAY_S", 0.1)
+    monkeypatch.setattr(offset_followers, "AWAY_S", AMPLE_S)
 
     async def check(bed: Bed) -> None:
         bed.in_sync = None
@@ -194,6 +199,7 @@ def test_without_a_controller_those_are_waited_for_who_ask(monkeypatch: Any) -> 
         position, _ = await bed.ask(1, "")
         bed.commit(5)
         assert len(bed.outcomes) == 1
+        monkeypatch.setattr(offset_followers, "AWAY_S", 0.1)
         await asyncio.sleep(0.15)
         bed.followers.look()  # it is away
         assert bed.outcomes == [Outcome.STORED] * 2
@@ -204,7 +210,7 @@ def test_without_a_controller_those_are_waited_for_who_ask(monkeypatch: Any) -> 
 def test_a_kept_question_is_answered_at_once_and_changes_go_together() -> None:
     async def check(bed: Bed) -> None:
         position, _ = await bed.ask(2, "")
-        asking = asyncio.ensure_future(bed.ask(2, position, 5.0))
+        asking = asyncio.ensure_future(bed.ask(2, position, AMPLE_S))
         await asyncio.sleep(0.1)
         for offset in range(20):
             bed.offsets.commit("g", "T", offset % 3, offset)

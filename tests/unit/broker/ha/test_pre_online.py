@@ -31,10 +31,17 @@ class Bed:
         self.taken: list[tuple[str, bytes]] = []
         patch.setattr(pre_online, "ask_once", self._ask)
         patch.setattr(pre_online, "ask_ha_info", self._tell)
-        for name, value in (("SERVERS_S", 0.1), ("PEER_S", 0.2), ("FOLLOW_S", 0.05)):
+        # Who answers, or is forgotten, has all the time it needs.
+        for name, value in (("SERVERS_S", 0.1), ("PEER_S", 60.0), ("FOLLOW_S", 60.0)):
             patch.setattr(pre_online, name, value)
         patch.setattr(pre_online, "PAUSE_S", 0.01)
+        self._patch = patch
         self.watch: Any = self
+
+    def hurry(self) -> None:
+        """Have whoever does not answer, or does not follow, given up soon."""
+        for name, value in (("PEER_S", 0.2), ("FOLLOW_S", 0.05)):
+            self._patch.setattr(pre_online, name, value)
 
     async def members(self) -> dict[int, str] | None:
         """The next view; the last one stays."""
@@ -107,6 +114,7 @@ def test_it_says_so_when_a_slave_is_given_up(
     bed.views = [{1: "a"}]
     bed.slaves = {"a": b"of a" if answers else None}
     bed.follows = False
+    bed.hurry()
     assert bed.run() == []
     (error,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert "slave 1 at a may have acted" in error.getMessage()
@@ -127,5 +135,6 @@ def test_a_slave_waits_until_it_follows_if_there_is_a_master(
     bed.views = [{0: "m", 2: "b"}]
     run(follows=True)
     assert told == [{0: "m", 2: "b"}] and not caplog.records
+    bed.hurry()
     run(follows=False)
     assert "does not follow its master yet" in caplog.text

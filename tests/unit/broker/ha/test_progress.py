@@ -97,7 +97,9 @@ def test_a_slave_that_does_not_confirm_is_late() -> None:
         assert bed.told == []
         bed.clock.now_ms += 3_000
         bed.wait(200)
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(60):
+            while not bed.told:
+                await asyncio.sleep(0.001)
         assert bed.told == [(100, LATE)]
         bed.progress.update([200])
         assert bed.told == [(100, LATE), (200, STORED)]

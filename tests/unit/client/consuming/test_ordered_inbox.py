@@ -119,7 +119,7 @@ def test_waiting_takers_are_woken(world: World) -> None:
             assert place(delivery) == (0, number)
             world.inbox.acknowledge(delivery)
 
-    asyncio.run(asyncio.wait_for(test(), 10))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_a_suspended_queue_waits_for_the_longer_time(world: World) -> None:
@@ -135,7 +135,7 @@ def test_a_suspended_queue_waits_for_the_longer_time(world: World) -> None:
         assert delivery is not None
         assert asyncio.get_running_loop().time() - begun_s >= 0.1
 
-    asyncio.run(asyncio.wait_for(test(), 10))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_giving_up_waits_for_the_handler(world: World) -> None:
@@ -152,7 +152,7 @@ def test_giving_up_waits_for_the_handler(world: World) -> None:
         world.inbox.drop(world.queues[0])
         assert world.inbox.message_count == 0
 
-    asyncio.run(asyncio.wait_for(test(), 10))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_random_operations_keep_the_order() -> None:

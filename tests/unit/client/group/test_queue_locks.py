@@ -136,7 +136,7 @@ def test_a_broker_that_is_away_leaves_locks_in_doubt_until_it_confirms_them(
         assert member.confirmed == [ONE], "the other one was never in doubt"
         running.cancel()
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    asyncio.run(asyncio.wait_for(test(), 60))
     assert caplog.text.count("cannot lock its queues") == 1
 
 

@@ -75,16 +75,16 @@ def test_queues_take_turns_and_limits_hold_pulls_back() -> None:
             buffer.keep(queue, chunk(queue.position, queue.position + 10))
             assert buffer.room(queue) <= 0
         waiting = asyncio.ensure_future(buffer.wait_room(queues[0]))
-        got = await buffer.wait_messages(15, 1)
+        got = await buffer.wait_messages(15, 60)
         assert [one.queue_offset // 100 for one in got] == [0] * 10 + [1] * 5
         assert await waiting == 5  # 25 - 20: a chunk counts until its last message is taken
-        got = await buffer.wait_messages(6, 1)
+        got = await buffer.wait_messages(6, 60)
         assert [one.queue_offset // 100 for one in got] == [2] * 6
         queues[1].is_paused = True
-        got = await buffer.wait_messages(100, 1)
+        got = await buffer.wait_messages(100, 60)
         assert [one.queue_offset // 100 for one in got] == [2] * 4
         assert await buffer.wait_messages(100, 0) == []
-        resumed = asyncio.ensure_future(buffer.wait_messages(100, 30))
+        resumed = asyncio.ensure_future(buffer.wait_messages(100, 60))
         await asyncio.sleep(0)
         buffer.resume(queues[1])
         assert [one.queue_offset for one in await resumed] == [105, 106, 107, 108, 109]

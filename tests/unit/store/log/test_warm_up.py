@@ -1,7 +1,9 @@
 """The next segment, written and locked ahead of need."""
 
+import gc
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,7 @@ def segments_of(path: Path, files: Files, flush_bytes: int | None = None) -> Seg
 
 def test_pages_are_written_locked_and_let_go_behind_the_log(tmp_path: Path) -> None:
     files = Watched()
+    gc.collect()  # what earlier tests have left would be let go meanwhile
     before = locked_bytes()
     segments = segments_of(tmp_path, files)
     if not files.lock_in_memory(segments.append_next().view):
@@ -121,7 +124,7 @@ def test_who_needs_the_segment_now_does_not_wait_for_its_warm_up(tmp_path: Path)
     class Slow(Watched):
         def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> None:
             begun.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
             super().pwrite(fd, data, position)
 
     files = Slow()
@@ -129,14 +132,14 @@ def test_who_needs_the_segment_now_does_not_wait_for_its_warm_up(tmp_path: Path)
     segments = Segments(files, [tmp_path], SIZE, warm_up=warm_up)
     ahead = threading.Thread(target=segments.prepare_next)
     ahead.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     needing = threading.Thread(target=segments.make_next)
     needing.start()
     while not warm_up.is_hurried:
-        pass
+        time.sleep(0.001)
     go_on.set()
-    ahead.join(30)
-    needing.join(30)
+    ahead.join()
+    needing.join()
     assert segments.prepared and files.written == 1 << 20
     assert segments.append_next().first == 0
     segments.close()
