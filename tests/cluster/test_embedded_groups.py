@@ -230,6 +230,8 @@ def test_what_several_brokers_cannot_share(arguments: dict[str, object], text: s
         Cluster(**arguments)  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("error::ResourceWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_broker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, replicas=2)
     with cluster, BlockingClient(cluster.name_server, timeout_s=LIMIT_S) as client:

@@ -151,9 +151,10 @@ def test_unit_and_instance_name_are_in_the_client_id(cluster: Cluster) -> None:
 
 
 def test_sends_go_to_the_vip_port() -> None:
-    with Cluster(broker={"vip_port": True}) as cluster, blocking.Producer(
-        cluster.name_server, network=Network(vip_channel=True)
-    ) as producer:
+    with (
+        Cluster(broker={"vip_port": True}) as cluster,
+        blocking.Producer(cluster.name_server, network=Network(vip_channel=True)) as producer,
+    ):
         producer.send(Message("vip", b"x"))
         channels = producer._client._pool._channels
         host, _, port = cluster.broker_address.rpartition(":")

@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from tests.cluster.running import run
+from tests.cluster.scenarios import TIMEOUT_S
 from tests.handling import handle_until
 from tests.readme import User, blocks
 
@@ -42,7 +43,7 @@ def spans() -> Iterator[Spans]:
 def test_one_trace_from_the_sender_to_the_handler(pymq_cluster: Cluster, spans: Spans) -> None:
     hooks = [ProducerSpans(spans.provider)]
     with (
-        blocking.Producer(pymq_cluster.name_server, hooks=hooks) as producer,
+        blocking.Producer(pymq_cluster.name_server, hooks=hooks, timeout_s=TIMEOUT_S) as producer,
         spans.tracer.start_as_current_span("checkout"),
     ):
         receipt = producer.send(Message("T", b"x", properties={"mine": "kept"}))
@@ -83,7 +84,7 @@ def test_one_trace_from_the_sender_to_the_handler(pymq_cluster: Cluster, spans: 
 def test_batches_link_and_failures_are_recorded(pymq_cluster: Cluster, spans: Spans) -> None:
     async def main() -> None:
         async with Producer(
-            pymq_cluster.name_server, hooks=[ProducerSpans(spans.provider)]
+            pymq_cluster.name_server, hooks=[ProducerSpans(spans.provider)], timeout_s=TIMEOUT_S
         ) as producer:
             await producer.send_batch([Message("T", b"1"), Message("T", b"2")])
             pymq_cluster.broker().kill()

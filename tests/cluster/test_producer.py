@@ -10,6 +10,7 @@ import pytest
 from tests.cluster import scenarios
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
+from tests.cluster.scenarios import TIMEOUT_S
 
 from pymq import blocking
 from pymq.client.sending.producer import Producer
@@ -37,7 +38,9 @@ def test_every_way_of_sending(pymq_cluster: Cluster) -> None:
 
 def test_a_batch_above_the_limit_is_split_and_stays_in_order(pymq_cluster: Cluster) -> None:
     async def test() -> None:
-        async with Producer(pymq_cluster.name_server, body_bytes_max=10_000) as producer:
+        async with Producer(
+            pymq_cluster.name_server, body_bytes_max=10_000, timeout_s=TIMEOUT_S
+        ) as producer:
             messages = [Message("split", b"%04d" % n * 200) for n in range(50)]
             await producer.send(Message("split", b"first"))
             (queue, *_) = await producer.queues("split")
@@ -90,7 +93,7 @@ def test_a_topic_that_is_not_created_by_itself_says_what_to_do() -> None:
 
 
 def test_blocking_producer(pymq_cluster: Cluster) -> None:
-    producer = blocking.Producer(pymq_cluster.name_server)
+    producer = blocking.Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S)
     with pytest.raises(ClientClosed, match="not open"):
         producer.send(Message("T", b"x"))
     with producer:

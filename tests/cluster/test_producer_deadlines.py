@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Awaitable
+from typing import Self
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
@@ -55,6 +56,10 @@ class Holding(FakeBroker):
         super().__init__()
         self.is_holding = False
         self.kept: list[tuple[ServerConnection, Command]] = []
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        return self
 
     def on_command(self, connection: ServerConnection, command: Command) -> None:
         if self.is_holding and command.code == RequestCode.SEND_MESSAGE_V2:
@@ -181,9 +186,12 @@ def test_a_deadline_must_be_one() -> None:
 
 def test_bytes_in_flight_are_bounded_and_waiting_ends_at_the_deadline() -> None:
     async def test() -> None:
-        async with Holding() as broker, Producer(
-            broker.address, in_flight_bytes_max=10_000, timeout_s=60, deadline_s=90, retries=0
-        ) as producer:
+        async with (
+            Holding() as broker,
+            Producer(
+                broker.address, in_flight_bytes_max=10_000, timeout_s=60, deadline_s=90, retries=0
+            ) as producer,
+        ):
             await producer.send(Message("T", b"first"))
             broker.is_holding = True
             futures = [producer.send_nowait(Message("T", bytes(3000))) for _ in range(4)]
@@ -198,8 +206,7 @@ def test_bytes_in_flight_are_bounded_and_waiting_ends_at_the_deadline() -> None:
                 await asyncio.sleep(0.001)
             assert len(broker.kept) == 4 and len(broker.sent) == 1
             waiting = [
-                asyncio.ensure_future(producer.send(Message("T", bytes(3000))))
-                for _ in range(16)
+                asyncio.ensure_future(producer.send(Message("T", bytes(3000)))) for _ in range(16)
             ]
             largest = 0
             while not all(one.done() for one in waiting):

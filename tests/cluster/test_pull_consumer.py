@@ -6,13 +6,14 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.administration import admin_of
 from tests.cluster import pulling
 from tests.cluster.pulling import EACH, fill, in_order, poll_count
 from tests.cluster.running import run
-from tests.cluster.scenarios import QUEUE_COUNT, wait_until
+from tests.cluster.scenarios import QUEUE_COUNT, TIMEOUT_S, wait_until
 from tests.spark.two_brokers import TwoBrokers, numbers
 
 from pymq import (
@@ -37,11 +38,15 @@ def test_scenario(
     run(scenario(pymq_cluster.name_server, topic))
 
 
+def member(name_server: str, **more: Any) -> PullConsumer:
+    return PullConsumer(name_server, "g", from_where="earliest", timeout_s=TIMEOUT_S, **more)
+
+
 def test_a_restart_of_the_broker_is_survived(pymq_cluster: Cluster, topic: str) -> None:
     async def test() -> None:
         name_server = pymq_cluster.name_server
         queues = await fill(name_server, topic)
-        consumer = PullConsumer(name_server, "g", from_where="earliest").assign(queues)
+        consumer = member(name_server).assign(queues)
         async with consumer:
             got = await poll_count(consumer, 3)
             await asyncio.to_thread(pymq_cluster.restart_broker)
@@ -59,7 +64,7 @@ def test_seeks_under_load_lose_and_repeat_nothing(pymq_cluster: Cluster, topic: 
         name_server = pymq_cluster.name_server
         queues = await fill(name_server, topic)
         limits = FlowLimits(queue_messages_max=3, messages_max=8)  # pulls go on all the time
-        consumer = PullConsumer(name_server, "g", from_where="earliest", limits=limits)
+        consumer = member(name_server, limits=limits)
         chance = random.Random(seed := random.randrange(1 << 30))
         print(f"seed {seed}")
         async with consumer.assign(queues):
@@ -88,7 +93,7 @@ def test_a_queue_that_was_made_again_is_told_once_and_read_from_its_beginning(
     async def test() -> None:
         name_server = pymq_cluster.name_server
         queues = (await fill(name_server, topic))[:1]
-        consumer = PullConsumer(name_server, "g", from_where="earliest").assign(queues)
+        consumer = member(name_server).assign(queues)
         async with consumer:
             await poll_count(consumer, EACH)
             with BlockingClient(name_server) as client:
@@ -198,7 +203,9 @@ def test_closing_commits_although_a_broker_is_frozen(two_brokers: TwoBrokers) ->
 def test_the_blocking_face(pymq_cluster: Cluster, topic: str) -> None:
     name_server = pymq_cluster.name_server
     run(_fill(name_server, topic))
-    consumer = blocking.PullConsumer(name_server, "g", from_where="earliest").subscribe(topic)
+    consumer = blocking.PullConsumer(
+        name_server, "g", from_where="earliest", timeout_s=TIMEOUT_S
+    ).subscribe(topic)
     with consumer:
         got = []
         for message in consumer:

@@ -16,7 +16,7 @@ BODIES = [b"%d" % n for n in range(30)]
 
 def run(*arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, cwd=FOLDER
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, cwd=FOLDER
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")

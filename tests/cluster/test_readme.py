@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.cli_processes import Running, running
+from tests.cluster.cli_processes import PATIENT, Running, running
 from tests.readme import PROJECT, Block, User, blocks, facts
 
 README = blocks("README.md")
@@ -28,7 +28,8 @@ def servers(tmp_path: Path) -> Iterator[Running]:
         yield process
 
 
-def test_the_tour_twice(servers: Running, tmp_path: Path) -> None:
+def test_the_tour_twice(servers: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYMQ_CONFIG", str(PATIENT))
     shown = [line for line in with_command("pymq up").text.splitlines() if not line.startswith("$")]
     printed = [servers.line() for _ in shown]
     assert [line[:14] for line in printed] == [line[:14] for line in shown]

@@ -428,9 +428,7 @@ def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> No
 
 
 def send_timer(pair: Pair, body: bytes, delay_ms: int) -> None:
-    request = SendRequest(
-        "pg", "T", "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False
-    )
+    request = SendRequest("pg", "T", "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False)
     fields = dataclasses.replace(request, properties=f"TIMER_DELAY_MS\x01{delay_ms}\x02").to_v2()
     answer = ask(pair.master.broker_address, Command(RequestCode.SEND_MESSAGE_V2, fields, body))
     assert answer.code == ResponseCode.SUCCESS, answer.remark

@@ -106,9 +106,7 @@ def test_a_master_that_took_other_messages_at_the_same_place(
         pair.wait_equal()
 
 
-def test_a_shorter_store_of_somebody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shorter_store_of_somebody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         Cluster(tmp_path / "slave", store_settings={"segment_bytes": SEGMENT_BYTES}) as other,
         BlockingClient([other.name_server], timeout_s=TIMEOUT_S) as client,

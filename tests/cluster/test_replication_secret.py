@@ -167,9 +167,7 @@ def test_both_sides_say_why_nobody_follows(
     tmp_path: Path, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     master, slave, at_master, at_slave = REFUSED[wrong]
-    with pair_of(
-        tmp_path, replication=master | PATIENT, slave_replication=slave | PATIENT
-    ) as pair:
+    with pair_of(tmp_path, replication=master | PATIENT, slave_replication=slave | PATIENT) as pair:
         send(pair, [b"1"])
         eventually(lambda: at_master in warned(caplog, "ha.door"), f"{at_master}\n{caplog.text}")
         eventually(lambda: at_slave in warned(caplog, "ha.slave"), f"{at_slave}\n{caplog.text}")
@@ -443,9 +441,7 @@ def test_one_changed_bit_in_between_and_nobody_follows(
         between.flip = who, 0
         settings = {"role": Role.SLAVE, "master_address": between.address, "handshake_ms": 500}
         slave = stack.enter_context(
-            Cluster(
-                tmp_path / "slave", broker={"broker_id": 1}, replication=settings | WITH_SECRET
-            )
+            Cluster(tmp_path / "slave", broker={"broker_id": 1}, replication=settings | WITH_SECRET)
         )
         for bit in (0, 7, 63, 64, 100, 319, 320, 383, 384, 639):
             between.flip = who, bit

@@ -144,7 +144,8 @@ def test_the_blocking_face(pymq_cluster: Cluster) -> None:
         blocking.Producer(pymq_cluster.name_server) as producer,
         blocking.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
             "Q"
-        ) as consumer,concurrent.futures.ThreadPoolExecutor() as threads
+        ) as consumer,
+        concurrent.futures.ThreadPoolExecutor() as threads,
     ):
         reply = threads.submit(producer.request, Message("Q", b"x"), deadline_s=60)
         request = consumer.receive(60)

@@ -80,8 +80,9 @@ def test_a_message_is_tried_again_until_it_is_a_dead_letter(
         assert (await send_back(peer, record, group=group)).code == ResponseCode.SUCCESS
         dead = await next_of(peer, f"%DLQ%{group}")
         assert (dead.body, dead.reconsume_times) == (b"body", 3)
-        assert decode_properties(dead.properties)["ORIGIN_MESSAGE_ID"] == (
-            decode_properties(record.properties)["ORIGIN_MESSAGE_ID"]
+        assert (
+            decode_properties(dead.properties)["ORIGIN_MESSAGE_ID"]
+            == (decode_properties(record.properties)["ORIGIN_MESSAGE_ID"])
         )
 
     serve(tmp_path, check, store=STORE, flush=flush)

@@ -258,6 +258,8 @@ def test_unfinished_frames_of_all_connections_have_a_limit(
         for reader, _ in peers[:5]:  # those that began first
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
+        while server.buffers.unfinished_bytes < 3 * len(part):
+            await asyncio.sleep(0.001)
         assert server.buffers.unfinished_bytes == 3 * len(part)
         for _, writer in peers[:-1]:
             writer.close()

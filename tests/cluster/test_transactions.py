@@ -70,7 +70,7 @@ async def wait_delivered(cluster: Cluster, count: int) -> list[bytes]:
 
 def producer_of(cluster: Cluster, **more: Any) -> Producer:
     """Return a producer; a half message that is not answered in time would be an error."""
-    return Producer(cluster.name_server, **{"group": "pg", "timeout_s": TIMEOUT_S} | more)
+    return Producer(cluster.name_server, group="pg", timeout_s=TIMEOUT_S, **more)
 
 
 def test_a_message_is_there_when_its_block_is_left(pymq_cluster: Cluster) -> None:

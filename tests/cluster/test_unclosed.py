@@ -25,7 +25,7 @@ import sys
 from pymq import Message, blocking
 
 def send():
-    producer = blocking.Producer(sys.argv[1]).start()
+    producer = blocking.Producer(sys.argv[1], timeout_s=30).start()
     for number in range({COUNT}):
         producer.send_nowait(Message("T", b"%d" % number))
 
@@ -45,7 +45,8 @@ import sys
 import pymq
 from pymq import blocking
 
-consumer = blocking.Consumer(sys.argv[1], "g", from_where="earliest").subscribe("T").start()
+consumer = blocking.Consumer(sys.argv[1], "g", from_where="earliest", timeout_s=30)
+consumer.subscribe("T").start()
 assert consumer.receive(90) and consumer.receive(90)
 """
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.interop.processes import guard
-from tests.spark.two_brokers import TwoBrokers, wait_until
+from tests.spark.two_brokers import ANSWER_S, TwoBrokers, wait_until
 
 from pymq import Message, ReceivedMessage, blocking
 from pymq.testing import Cluster
@@ -119,7 +120,7 @@ def message(
 
 
 def send(name_server: str, messages: list[Message]) -> None:
-    with blocking.Producer(name_server) as producer:
+    with blocking.Producer(name_server, timeout_s=ANSWER_S, deadline_s=SPARK_S) as producer:
         for one in messages:
             producer.send(one)
 
@@ -127,7 +128,8 @@ def send(name_server: str, messages: list[Message]) -> None:
 def read(name_server: str) -> list[tuple[ReceivedMessage, Figure]]:
     """Return all figures that were written, those of a queue in their order."""
     found: list[ReceivedMessage] = []
-    with blocking.PullConsumer(name_server, "reader", auto_commit=False).assign([]) as consumer:
+    settings: dict[str, Any] = {"auto_commit": False, "timeout_s": ANSWER_S}
+    with blocking.PullConsumer(name_server, "reader", **settings).assign([]) as consumer:
         queues = consumer.queues(FIGURES_TOPIC)
         consumer.assign(queues)
         for queue in queues:
@@ -181,7 +183,7 @@ class Job:
 
 @pytest.fixture
 def job(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Iterator[Job]:
-    with blocking.Admin(cluster.name_server) as admin:
+    with blocking.Admin(cluster.name_server, timeout_s=ANSWER_S) as admin:
         for topic in (ORDER_TOPIC, PAY_TOPIC, FIGURES_TOPIC):
             admin.topics.create(topic, queue_count=2)
     # As in the job's own session; so the last micro-batch of a run has rows.

@@ -165,6 +165,7 @@ def test_a_broker_that_restarts(
     writer.option("topic", "copy-2").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.start()
     running.append(query)
+    query.processAllAvailable()
     wait_until(lambda: bodies("copy-2") == list(range(50)), query)
     cluster.restart_broker()
     send(topic, numbers(50, 100))

@@ -116,6 +116,7 @@ class Run:
             StoreError: the store cannot be opened (locked, damaged, of another size, no space).
         """
         base, duties, requests = self._base, self._duties, self._requests
+        duties.on_close(self._close_ha_socket)
         store_config = self._store_config
         if not self._replication.role.is_master:
             # Timers: see ``FollowedTimers``. A slave confirms what is in the files of its log.
@@ -161,6 +162,10 @@ class Run:
         duties.on_close(close)
         await parts.registration.start(ANNOUNCE_WAIT_S)
         await base.forget_registrations()
+
+    async def _close_ha_socket(self) -> None:
+        if self._ha_socket is not None:
+            self._ha_socket.close()  # if nobody came to listen there, as when no store opened
 
     async def _end_requests(self) -> None:
         if self._parts is not None:

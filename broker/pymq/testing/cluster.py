@@ -372,10 +372,10 @@ class Cluster(Inspection):
         if controller is not None:
             await controller.close()  # first: nobody is to succeed the first master that stops
         try:
-            await stop_members(self._members)
+            await stop_members(self._members, for_good=True)
         finally:
             if self._naming is not None:
-                await self._naming.stop()
+                await self._naming.stop(for_good=True)
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         try:

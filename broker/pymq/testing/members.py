@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pymq.clock import Clock
 from pymq.errors import ConfigurationError, RequestTimeout
 from pymq.store import FlushMode, StoreConfig
 from pymq.testing.cluster_files import ClusterFiles
+from pymq.testing.kept_ports import KeptPorts
 from pymq.testing.latency import Latency
 
 #: Small enough for a quick start wherever the temporary directory is.
@@ -57,6 +58,7 @@ class Member:
         path: where its store is, below the cluster's directory.
         files: of its store.
         latency: of its requests.
+        ports: kept for it while it is stopped.
         broker: while it runs.
     """
 
@@ -72,6 +74,7 @@ class Member:
         self.path = path
         self.files = files
         self.latency = Latency()
+        self.ports = KeptPorts()
         self.config = config
         self.replication = replication
         self.broker: Broker | None = None
@@ -103,6 +106,7 @@ class Member:
             files=self.files,
         )
         self._starting = broker
+        self.ports.release()
         try:
             await asyncio.wait_for(broker.start(), START_S if self.broker_id else None)
         except TimeoutError as error:
@@ -115,6 +119,7 @@ class Member:
             return  # stopped meanwhile, because another one cannot be started
         self._starting, self.broker = None, broker
         self.latency.attach(broker.listeners)
+        self.ports.note(broker.listeners)
         # A restarted broker keeps the port that clients know.
         self.config = dataclasses.replace(self.config, listen_port=broker.port)
 
@@ -124,8 +129,7 @@ class Member:
         Raises:
             StoreError: the last flush failed.
         """
-        for broker in self._taken():
-            await broker.close()
+        await self._end(Broker.close)
 
     async def abandon(self) -> None:
         """Stop it as if its process was killed, as far as others can see; idempotent.
@@ -133,13 +137,17 @@ class Member:
         Raises:
             StoreError: the last flush failed.
         """
-        for broker in self._taken():
-            await broker.abandon()
+        await self._end(Broker.abandon)
 
-    def _taken(self) -> list[Broker]:
+    async def _end(self, end: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
         taken = [one for one in (self.broker, self._starting) if one is not None]
         self.broker = self._starting = None
-        return taken
+        try:
+            for broker in taken:
+                await end(broker)
+        finally:
+            if taken and self.broker is None:
+                self.ports.keep()
 
 
 def make_members(
@@ -220,13 +228,22 @@ async def _start_group(members: Sequence[Member], store: Store, root: Path) -> N
         await member.start(store, root)
 
 
-async def stop_members(members: Iterable[Member]) -> None:
+async def stop_members(members: Sequence[Member], *, for_good: bool = False) -> None:
     """Stop brokers cleanly, together.
+
+    Args:
+        members: the brokers.
+        for_good: others may have their ports.
 
     Raises:
         StoreError: the last flush of one failed; all are stopped nevertheless.
     """
-    await _all(member.stop() for member in members)
+    try:
+        await _all(member.stop() for member in members)
+    finally:
+        if for_good:
+            for member in members:
+                member.ports.release()
 
 
 async def abandon_members(members: Iterable[Member]) -> None:

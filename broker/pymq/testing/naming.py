@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
+from pymq.testing.kept_ports import KeptPorts
 from pymq.testing.latency import Latency
 
 
@@ -16,6 +17,7 @@ class NamesrvMember:
     Attributes:
         address: ``host:port``; known once it was started.
         latency: of its requests.
+        ports: kept for it while it is stopped.
         server: while it runs.
     """
 
@@ -24,6 +26,7 @@ class NamesrvMember:
         self._port = 0
         self.address = ""
         self.latency = Latency()
+        self.ports = KeptPorts()
         self.server: NameServer | None = None
 
     async def start(self) -> None:
@@ -35,16 +38,25 @@ class NamesrvMember:
         if self.server is not None:
             return
         server = NameServer(NamesrvConfig(port=self._port, kv_config_path=self._kv_config_path))
+        self.ports.release()
         try:
             await server.start()
         except BaseException:
             await server.close()
             raise
         self.latency.attach([server.listener])
+        self.ports.note([server.listener])
         self.server, self._port, self.address = server, server.port, server.address
 
-    async def stop(self) -> None:
-        """Stop it; idempotent."""
+    async def stop(self, *, for_good: bool = False) -> None:
+        """Stop it; idempotent.
+
+        Args:
+            for_good: others may have its port.
+        """
         server, self.server = self.server, None
         if server is not None:
             await server.close()
+            self.ports.keep()
+        if for_good:
+            self.ports.release()
