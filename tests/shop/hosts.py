@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.interop.peers import free_port
+from tests.interop.processes import guard
 
 #: An account that owns nothing, for servers that refuse to run as root.
 NOBODY = "nobody"
@@ -108,8 +109,10 @@ class Loopback:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                start_new_session=True,
                 **self._account,
             )
+        guard.watch(self._process.pid)  # it does not outlive a run of tests that is killed
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -133,10 +136,11 @@ class Loopback:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        guard.forget(self._process.pid)
 
     def close(self, signal_number: int = signal.SIGKILL) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal_number)
+        if self._process is not None:
+            self._process.send_signal(signal_number)  # does nothing once it has ended
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
             self.kill()
