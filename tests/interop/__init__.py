@@ -17,6 +17,6 @@ imports pymq. A test takes the fixtures of ``conftest``::
 
 What surprises: a JVM answers ``None`` to a Python int as key of a map with Long keys (use
 ``java_values.map_items``); a consumer learns of a topic made later, its own retry topic too, at
-its next rebalance, up to twenty seconds later; a clean stop of a 5.x broker takes ten to
+its next rebalance, some seconds later; a clean stop of a 5.x broker takes ten to
 seventeen seconds.
 """

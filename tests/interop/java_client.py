@@ -32,6 +32,9 @@ DEFAULT_TIMEOUT_S: Final = 120.0
 SEND_TIMEOUT_MS: Final = 30_000
 #: For routes, heartbeats and locks, instead of three seconds; 4.5.1 has no such setting.
 API_TIMEOUT_MS: Final = 30_000
+#: Instead of 30 s: a client leaves out a heartbeat while another one is under way, and a broker
+#: does not know of what was subscribed to before the next one.
+HEARTBEAT_MS: Final = 3_000
 BATCH_COUNT_MAX: Final = 16
 SETTLE_TIMEOUT_S: Final = 30.0
 FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
@@ -48,6 +51,7 @@ class Started:
         self._closed = False
         java.setNamesrvAddr(name_server)
         java.setInstanceName(client.instance_name())
+        java.setHeartbeatBrokerInterval(HEARTBEAT_MS)
         if client.version != "4.5.1":
             java.setMqClientApiTimeout(API_TIMEOUT_MS)
 

@@ -165,6 +165,8 @@ class JavaClient:
             f"-Drocketmq.home.dir={self.home}",
             # Whoever listens here takes connections at once; a JVM may see that late.
             "-Dcom.rocketmq.remoting.client.connect.timeout=20000",
+            # Instead of 20 s: whose first round found no route has to wait for the next one.
+            "-Drocketmq.client.rebalance.waitInterval=4000",
             f"-Drocketmq.client.logRoot={self.home / 'logs'}",
             f"-Dlogback.configurationFile={self.home / 'logback.xml'}",
             "-Drocketmq.client.localOffsetStoreDir=" + str(self.home / "offsets"),

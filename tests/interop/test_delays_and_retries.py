@@ -297,7 +297,7 @@ def site(
         broker_name=cluster.broker_name,
         broker_address=cluster.broker_address,
     )
-    # The first heartbeat would make it, but consumers of 5.x look for new routes every 20 s.
+    # The first heartbeat would make it, but consumers of 5.x look for new routes only now and then.
     made.admin.create_topic(f"%RETRY%{made.group}", 1)
     return made
 

@@ -24,7 +24,7 @@ from pymq.testing import Cluster
 pytestmark = pytest.mark.interop
 
 VERSIONS = ["4.5.1", "4.9.7", "5.3.3", "5.4.0"]
-BALANCED_S = 120.0  # a consumer whose first round found no route balances again after 20 s
+BALANCED_S = 120.0  # a consumer whose first round found no route waits for the next one
 
 
 @pytest.fixture(scope="module")

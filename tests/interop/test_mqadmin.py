@@ -109,7 +109,7 @@ def _fill(client: JavaClient, name_server: str, broker: str, files: Path, stack:
     admin.create_topic(f"single-{version}", 1)
     admin.create_group(offline)
     for group in (online, offline):
-        admin.create_topic(f"%RETRY%{group}", 1)  # or a consumer finds it 20 s later
+        admin.create_topic(f"%RETRY%{group}", 1)  # or a consumer finds it late
     producer = stack.enter_context(JavaProducer(client, writers, name_server))
     sent = [
         producer.send(topic, b"body %d" % i, tags="ab"[i % 2], keys=f"k{i % 3} all", queue_id=i % 4)

@@ -105,7 +105,7 @@ def test_orderly_consumer_keeps_each_queues_order_and_retries_in_place(alike: Ja
 
 
 def test_failed_delivery_comes_again(alike: JavaSite) -> None:
-    # Made beforehand, or the client learns of it at its next rebalance, after twenty seconds.
+    # Made beforehand, or the client learns of it at its next rebalance, some seconds later.
     alike.admin.create_topic(f"%RETRY%{alike.group}", 1)
     with (
         alike.producer() as producer,

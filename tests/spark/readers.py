@@ -30,7 +30,9 @@ ANSWER_MS = "30000"
 
 def options(name_server: str, **more: str) -> SourceOptions:
     topics = {} if {"subscribepattern", "assign"} & more.keys() else {"subscribe": TOPIC}
-    usual = {"nameserver": name_server, "requesttimeoutms": ANSWER_MS}
+    usual = {"nameserver": name_server}
+    if "retrytimeoutms" not in more:  # of which it is a part
+        usual["requesttimeoutms"] = ANSWER_MS
     return source_options({**usual, **topics, **more})
 
 

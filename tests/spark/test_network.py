@@ -63,4 +63,4 @@ def test_the_error_without_the_map_says_what_is_wrong(spark: SparkSession, hidde
     create_topic(hidden, "lost")
     source = spark.read.format("pymq").options(nameServer=hidden.name_server, subscribe="lost")
     with pytest.raises(PySparkException, match=rf"{NOWHERE}.*brokerAddressMap"):
-        source.options(requestTimeoutMs="2000", retryTimeoutMs="1000").load().collect()
+        source.options(requestTimeoutMs="2000", retryTimeoutMs="2000").load().collect()

@@ -79,7 +79,7 @@ def test_a_batch_names_the_broker_that_is_missing(two_brokers: TwoBrokers) -> No
     bed.start("broker-b")
     bed.freeze("broker-b")  # in the route, and silent: known to be missing without the option
     with pytest.raises(ConnectionFailed, match=r"broker-b has given no answer.*T/broker-b/0"):
-        batch(bed, retrytimeoutms="500", requesttimeoutms="2000").partitions()
+        batch(bed, retrytimeoutms="1500", requesttimeoutms="1500").partitions()
     bed.thaw("broker-b")
 
 
