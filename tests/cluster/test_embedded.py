@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.children import in_child
 
+from pymq import blocking
 from pymq.broker.config import BrokerConfig
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientClosed, ConfigurationError, StoreMismatch
@@ -40,6 +41,25 @@ def test_starting_a_broker_that_runs_changes_nothing() -> None:
         cluster.start_broker()
         client.send(Message("T", b"y"))
         assert sum(end for _, end in client.bounds(client.read_queues("T")).values()) == 2
+
+
+def test_a_broker_is_registered_when_its_start_returns() -> None:
+    """Although the name server takes its time."""
+    with Cluster() as cluster, blocking.Producer(cluster.name_server) as producer:
+        producer.send(Message("T", b"x"))
+        address = cluster.broker_address
+        cluster.stop_broker()
+        assert not _is_registered(cluster, address)
+        with cluster.namesrv.delay(1.5):  # longer than the broker waits
+            cluster.start_broker()
+            assert _is_registered(cluster, address)
+        cluster.namesrv.stop()
+        cluster.restart_broker()  # nobody to wait for
+
+
+def _is_registered(cluster: Cluster, address: str) -> bool:
+    assert cluster._naming is not None and cluster._naming.server is not None
+    return cluster._naming.server.is_registered(address)
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

@@ -178,9 +178,8 @@ class Events:
 
         So has one that was the only one in sync: on a machine where the others stood still.
         """
-        if not any(
-            broker.is_running for broker in self._group.brokers.values()
-        ) or self._group.state() == (dead, {dead}):
+        is_any_running = any(broker.is_running for broker in self._group.brokers.values())
+        if not is_any_running or self._group.state() in ((dead, {dead}), (None, {dead})):
             self._all_died()
 
     def _freeze(self, name: str) -> None:

@@ -96,7 +96,7 @@ class Group:
                 return name
             info, members = state_of(self._controller)
             number = broker_id_of(self._stores[before])
-            if info.master_broker_id == number and members == {number}:
+            if info.master_broker_id in (None, number) and members == {number}:
                 return None
             assert time.monotonic() < deadline_s, f"no master but {before}, in sync {members}"
             time.sleep(0.01)

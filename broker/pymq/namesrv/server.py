@@ -66,6 +66,10 @@ class NameServer:
             host = "::1"
         return join_address(host, self.port)
 
+    def is_registered(self, address: str) -> bool:
+        """Whether a broker is registered that clients reach at this ``host:port``."""
+        return self._routes.registration_of(address) is not None
+
     async def start(self) -> None:
         """Listen, and begin to look for silent brokers.
 

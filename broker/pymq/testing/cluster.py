@@ -349,7 +349,7 @@ class Cluster(Inspection):
             )
 
     async def _open(self, members: Sequence[Member]) -> None:
-        await start_members(members, self._store, self._root)
+        await start_members(members, self._store, self._root, self._naming)
 
     def _check_complete(self) -> None:
         running = {member.name for member in self._members if member.broker is not None}

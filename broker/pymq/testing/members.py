@@ -16,6 +16,7 @@ from pymq.store import FlushMode, StoreConfig
 from pymq.testing.cluster_files import ClusterFiles
 from pymq.testing.kept_ports import KeptPorts
 from pymq.testing.latency import Latency
+from pymq.testing.naming import NamesrvMember
 
 #: Small enough for a quick start wherever the temporary directory is.
 SEGMENT_BYTES = 64 << 20
@@ -205,8 +206,10 @@ def make_members(
     return found
 
 
-async def start_members(members: Iterable[Member], store: Store, root: Path) -> None:
-    """Start brokers, groups at the same time.
+async def start_members(
+    members: Sequence[Member], store: Store, root: Path, naming: NamesrvMember | None
+) -> None:
+    """Start brokers, groups at the same time; wait until a name server knows them, if it runs.
 
     New brokers of a group start one after the other, so that the controller numbers them in this
     order and the first one is the master. Those that have an id start together: the master may be
@@ -219,6 +222,8 @@ async def start_members(members: Iterable[Member], store: Store, root: Path) -> 
     for member in members:
         groups.setdefault(member.name, []).append(member)
     await asyncio.gather(*(_start_group(group, store, root) for group in groups.values()))
+    if naming is not None:
+        await naming.wait_registered([one.broker.address for one in members if one.broker])
 
 
 async def _start_group(members: Sequence[Member], store: Store, root: Path) -> None:

@@ -1,11 +1,17 @@
 """The name server of an embedded cluster, which can be stopped and started."""
 
+import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
 from pymq.testing.kept_ports import KeptPorts
 from pymq.testing.latency import Latency
+
+#: Who is not registered after this has a reason that the test should meet: a slow name server, say.
+REGISTERED_S = 10.0
+_POLL_S = 0.002
 
 
 class NamesrvMember:
@@ -47,6 +53,16 @@ class NamesrvMember:
         self.latency.attach([server.listener])
         self.ports.note([server.listener])
         self.server, self._port, self.address = server, server.port, server.address
+
+    async def wait_registered(self, addresses: Iterable[str]) -> None:
+        """Wait until brokers are registered, as long as it runs, and at most ``REGISTERED_S``."""
+        loop = asyncio.get_running_loop()
+        late_s = loop.time() + REGISTERED_S
+        for address in addresses:
+            while self.server is not None and not self.server.is_registered(address):
+                if loop.time() > late_s:
+                    return
+                await asyncio.sleep(_POLL_S)
 
     async def stop(self, *, for_good: bool = False) -> None:
         """Stop it; idempotent.
