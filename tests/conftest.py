@@ -5,7 +5,7 @@ Environment:
 ====================  ==============================================================================
 ``PYMQ_TEST_SEED``    seed of the random tests; printed at the start, and again after a failure
 ``PYMQ_HYPOTHESIS``   ``default`` (60 examples a test) or ``long`` (1,000)
-``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 10 by default
+``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 6 by default
 ``PYMQ_GOLDEN``       ``all``: stores pass between all versions, in every state, direction and end
 ====================  ==============================================================================
 """
@@ -30,7 +30,7 @@ SEED = int(os.environ.get("PYMQ_TEST_SEED") or random.SystemRandom().randrange(1
 os.environ["PYMQ_TEST_SEED"] = str(SEED)  # processes that share the tests have the same
 
 #: How often `./build.sh test` has a crash test crash; the long runs ask for more.
-ROUNDS_OF_A_TEST = 10
+ROUNDS_OF_A_TEST = 6
 
 # Spark starts its workers with this interpreter, and listens on this machine alone.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

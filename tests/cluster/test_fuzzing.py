@@ -11,9 +11,9 @@ from tests.cluster.fuzzed_servers import FuzzedBroker, FuzzedNameServer
 
 def test_a_broker_answers_whatever_it_is_asked(tmp_path: Path, seed: int) -> None:
     with FuzzedBroker(tmp_path, random.Random(seed)) as broker:
-        broker.fuzz(requests=150_000, torn=500)
+        broker.fuzz(requests=60_000, torn=300)
 
 
 def test_a_name_server_answers_whatever_it_is_asked(tmp_path: Path, seed: int) -> None:
     with FuzzedNameServer(tmp_path / "kv.json", random.Random(seed)) as name_server:
-        name_server.fuzz(requests=50_000, torn=300)
+        name_server.fuzz(requests=30_000, torn=200)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.crash.sampling import some_of
 from tests.crash.session import Session, fixed_script, random_script, recover
 from tests.unit.store.stores import FakeClock, bodies, open_store, put_ok, record_of_size
 
@@ -113,13 +114,16 @@ def check(root: Path, past: Past) -> None:
         store.close()
 
 
-def test_dies_at_every_operation_of_cleaning(memory_path: Path) -> None:
+def test_dies_at_every_operation_of_cleaning(
+    memory_path: Path, seed: int, crash_rounds: int
+) -> None:
     counting = FullDisk()
     work(memory_path / "counting", counting, Past())
     removals = [path for name, path in counting.operations if name == "remove"]
     for part in ("commitlog", "consumequeue", "index"):
         assert sum(part in path.parts for path in removals) >= 3, part
-    for at in range(1, len(counting.operations) + 1):
+    every = range(1, len(counting.operations) + 1)
+    for at in some_of(every, crash_rounds, random.Random(seed)):
         root, past = memory_path / "store", Past()
         files = FullDisk(Fault(at=at))
         with pytest.raises(Crashed):
@@ -136,7 +140,7 @@ def test_dies_at_every_operation_of_cleaning(memory_path: Path) -> None:
 def test_loses_power_while_cleaning(memory_path: Path, seed: int, crash_rounds: int) -> None:
     counting = FullDisk()
     work(memory_path / "counting", counting, Past())
-    for number in range(max(60, crash_rounds)):
+    for number in range(max(20, crash_rounds)):
         chance = random.Random(seed + number)
         home, past = memory_path / "home", Past()
         home.mkdir()
@@ -160,13 +164,16 @@ def test_loses_power_while_cleaning(memory_path: Path, seed: int, crash_rounds: 
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: f"{pool['transient_pool_size']} buffers")
-def test_with_a_pool_it_dies_at_every_operation(memory_path: Path, pool: dict[str, Any]) -> None:
+def test_with_a_pool_it_dies_at_every_operation(
+    memory_path: Path, pool: dict[str, Any], seed: int, crash_rounds: int
+) -> None:
     """With SYNC_FLUSH the promise is the usual one."""
     counting = FaultyFiles()
     session = Session(FlushMode.SYNC, **pool)
     session.start(memory_path / "counting", counting)
     fixed_script(session)
-    for at in range(1, len(counting.operations) + 1):
+    every = range(1, len(counting.operations) + 1)
+    for at in some_of(every, crash_rounds, random.Random(seed)):
         root = memory_path / "store"
         files, session = FaultyFiles(Fault(at=at)), Session(FlushMode.SYNC, **pool)
         with pytest.raises(Crashed):
@@ -180,7 +187,7 @@ def test_with_a_pool_it_dies_at_every_operation(memory_path: Path, pool: dict[st
 
 
 def test_with_a_pool_it_loses_power(memory_path: Path, seed: int, crash_rounds: int) -> None:
-    for number in range(max(60, crash_rounds)):
+    for number in range(max(20, crash_rounds)):
         chance = random.Random(seed + number)
         session = Session(FlushMode.SYNC, **chance.choice(POOLS))
         home, left = memory_path / "home", memory_path / "left"

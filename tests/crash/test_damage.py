@@ -19,8 +19,8 @@ from typing import Final
 
 import pytest
 from tests.crash.checkers import Found
+from tests.crash.sampling import some_of
 from tests.crash.session import Send, Session, index_complaints
-from tests.crash.test_operations import THOROUGH_ROUNDS
 
 from pymq.errors import CorruptRecord, StoreError, StoreMismatch
 from pymq.protocol.record import decode_record, record_place
@@ -143,8 +143,11 @@ def last_file(root: Path, folder: str) -> Path:
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
-def test_files_cut_off_at_every_byte(memory_path: Path, clean: bool) -> None:
+def test_files_cut_off_at_every_byte(
+    memory_path: Path, clean: bool, seed: int, crash_rounds: int
+) -> None:
     """Zeros from a byte on, which is what a file that was made in full size has."""
+    chance = random.Random(seed)
     root = memory_path / "store"
     session = make(root, clean=clean, checksum=False)
     wanted = served(session, root)
@@ -162,7 +165,7 @@ def test_files_cut_off_at_every_byte(memory_path: Path, clean: bool) -> None:
         if not path.exists():
             continue
         used = len(path.read_bytes().rstrip(b"\0"))
-        for position in range(max(0, used - 250), used):
+        for position in some_of(range(max(0, used - 250), used), crash_rounds, chance):
             with damaged(root, str(path.relative_to(root)), blank_from(position)) as copy:
                 found = outcome(session, copy, wanted)
                 assert found in good, f"{path.name} blank from {position}: {found}"
@@ -172,14 +175,18 @@ def test_files_cut_off_at_every_byte(memory_path: Path, clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
-def test_small_files_of_every_length(memory_path: Path, clean: bool) -> None:
+def test_small_files_of_every_length(
+    memory_path: Path, clean: bool, seed: int, crash_rounds: int
+) -> None:
+    chance = random.Random(seed)
     root = memory_path / "store"
     session = make(root, clean=clean, checksum=False)
     wanted = served(session, root)
     for name in ("checkpoint", "queues.json"):
         if not (root / name).exists():
             continue
-        for position in range(min(300, (root / name).stat().st_size)):
+        lengths = range(min(300, (root / name).stat().st_size))
+        for position in some_of(lengths, crash_rounds, chance):
             with damaged(root, name, cut_at(position)) as copy:
                 found = outcome(session, copy, wanted)
                 assert found == "right", f"{name} of {position} B: {found}"
@@ -205,7 +212,7 @@ def test_data_files_of_another_length_are_refused(memory_path: Path, name: str) 
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
 @pytest.mark.parametrize("number", [4, -1], ids=["middle", "last"])
 def test_a_bit_of_a_record(
-    memory_path: Path, seed: int, clean: bool, checksum: bool, number: int
+    memory_path: Path, seed: int, crash_rounds: int, clean: bool, checksum: bool, number: int
 ) -> None:
     """One bit of every byte: noticed, or of a field that nothing covers."""
     chance = random.Random(seed)
@@ -218,7 +225,7 @@ def test_a_bit_of_a_record(
     data = (root / name).read_bytes()
     record = decode_record(data, position)
     unnoticed = defaultdict(list)
-    for offset in range(record.size):
+    for offset in some_of(range(record.size), crash_rounds, chance):
         with damaged(root, name, flip(position + offset, chance.randrange(8))) as copy:
             found = outcome(session, copy, wanted)
             if found in ("right", "changed") and not is_noticed(copy):
@@ -238,7 +245,7 @@ def field_at(body: bytes, offset: int) -> str:
 @pytest.mark.parametrize("name", [f"consumequeue/{TOPIC}/1", "index", "."])
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
 def test_a_bit_of_what_can_be_made_again(
-    memory_path: Path, seed: int, clean: bool, name: str
+    memory_path: Path, seed: int, crash_rounds: int, clean: bool, name: str
 ) -> None:
     """Never a wrong message, nor one less; after a kill, queues are right."""
     chance = random.Random(seed)
@@ -250,7 +257,8 @@ def test_a_bit_of_what_can_be_made_again(
             continue
         used = len(path.read_bytes().rstrip(b"\0"))
         # The sign of a number, and any bit.
-        for position, bit in itertools.product(range(used), (7, chance.randrange(8))):
+        bits = itertools.product(range(used), (7, chance.randrange(8)))
+        for position, bit in some_of(bits, crash_rounds, chance):
             with damaged(root, str(path.relative_to(root)), flip(position, bit)) as copy:
                 found = outcome(session, copy, wanted)
                 # A clean start looks at the ends of files alone.
@@ -274,9 +282,8 @@ def test_a_bit_of_the_index(memory_path: Path, seed: int, crash_rounds: int) -> 
     for path in sorted((root / "index").iterdir()):
         name = str(path.relative_to(root))
         used = len(path.read_bytes().rstrip(b"\0"))
-        for position, bit in itertools.product(range(HEADER_BYTES, used), range(8)):
-            if crash_rounds < THOROUGH_ROUNDS and chance.random() < 0.8:
-                continue
+        bits = itertools.product(range(HEADER_BYTES, used), range(8))
+        for position, bit in some_of(bits, crash_rounds, chance, one_in=5):
             tried += 1
             with damaged(root, name, flip(position, bit)) as copy:
                 try:

@@ -108,7 +108,6 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
     return Run(events, kills)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_nothing_delayed_is_lost_or_early(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from tests.crash.ledger import Acknowledged
+from tests.crash.sampling import THOROUGH_ROUNDS, some_of
 from tests.crash.session import FIXED_STEPS, Send, Session, recover
-from tests.crash.test_operations import THOROUGH_ROUNDS, operations_of_script, session_of
+from tests.crash.test_operations import operations_of_script, session_of
 
 from pymq.errors import FlushFailed, StoreError
 from pymq.store import FlushMode
@@ -93,12 +94,12 @@ def go_on(session: Session, root: Path, files: FaultyFiles) -> list[str]:
 def test_fails_at_every_operation(
     memory_path: Path, mode: FlushMode, code: int, seed: int, crash_rounds: int
 ) -> None:
-    """Each in every way, or in one by chance."""
+    """Each in every way, or some of them in one by chance."""
     root, chance = memory_path / "store", random.Random(seed)
     every = list(faults(operations_of_script(root, mode, False), code))
     for fault in (
         fault
-        for ways in every
+        for ways in some_of(every, crash_rounds, chance)
         for fault in (ways if crash_rounds >= THOROUGH_ROUNDS else [chance.choice(ways)])
     ):
         files, session = FaultyFiles(fault), session_of(mode, False)

@@ -247,7 +247,7 @@ def test_an_acknowledged_offset_is_never_set_back(
         sends = Sends(server.address)
         sends.start()
         try:
-            for turn in range(2 * feature_kills):
+            for turn in range(feature_kills):
                 # In every second turn, whoever is in sync counts.
                 master, commits = commit(group, client, chance, first, 0 if turn % 2 else 2)
                 time.sleep(chance.uniform(0.02, 1.0))

@@ -160,7 +160,6 @@ def run_full_disk(
             check(disk, events, client, broker)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_a_full_disk_refuses_and_resumes(disk: Path, tmp_path: Path, flush: str) -> None:
     run_full_disk(disk, tmp_path, "no space left on the device", flushDiskType=flush)
 

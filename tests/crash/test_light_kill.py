@@ -93,7 +93,6 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
     return Run(events, kills, complaints)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_light_queues_list_every_message_once(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

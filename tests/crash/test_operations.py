@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.crash.sampling import THOROUGH_ROUNDS, some_of
 from tests.crash.session import Session, fixed_script, recover
 
 from pymq.store import FlushMode
@@ -15,8 +16,6 @@ from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 
 pytestmark = pytest.mark.crash
 
-#: From this many rounds on, everything is tried that else is left to chance.
-THOROUGH_ROUNDS = 1_000
 #: What may be left of an operation; only of a write it may be a part.
 OF_WRITES = (Keep.NOTHING, Keep.BYTES, Keep.SECTORS)
 OF_OTHERS = (Keep.NOTHING,)
@@ -59,12 +58,11 @@ def crashed_session(root: Path, mode: FlushMode, extended: bool, fault: Fault) -
 def test_dies_at_every_operation(
     memory_path: Path, mode: FlushMode, extended: bool, seed: int, crash_rounds: int
 ) -> None:
-    """With extensions, there are twice as many: at a third of them by chance, or at all."""
+    """With extensions, there are twice as many."""
     every = list(faults(operations_of_script(memory_path / "store", mode, extended)))
     assert len(every) > 250
-    if extended and crash_rounds < THOROUGH_ROUNDS:
-        every = random.Random(seed).sample(every, len(every) // 3)
-    for fault in every:
+    one_in = 10 if extended else 5
+    for fault in some_of(every, crash_rounds, random.Random(seed), one_in):
         root = memory_path / "store"
         session = crashed_session(root, mode, extended, fault)
         complaints = recover(session, root, FaultyFiles())

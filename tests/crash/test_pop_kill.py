@@ -57,7 +57,6 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Sequence[Eve
     return events
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_popped_messages_come_back_until_they_are_acknowledged(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

@@ -112,7 +112,6 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
     return Run(events, deaths, left)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_queues_stay_in_order_and_nothing_is_left_out(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

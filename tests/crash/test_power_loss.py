@@ -71,7 +71,7 @@ def lose_power(home: Path, seed: int) -> list[str]:
 
 
 def test_what_was_flushed_is_there(memory_path: Path, seed: int, crash_rounds: int) -> None:
-    for number in range(max(300, 10 * crash_rounds)):
+    for number in range(max(120, 10 * crash_rounds)):
         home = memory_path / "home"
         home.mkdir()
         one = seed + number

@@ -114,7 +114,6 @@ def acknowledged_least(event: str) -> int:
     return 1 + PRODUCER_COUNT * IN_FLIGHT if event == LOSS else 1
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_what_a_slave_confirmed_survives_the_masters_machine(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

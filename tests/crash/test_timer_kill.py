@@ -111,7 +111,6 @@ def run_kills(
     return events, kills, complaints
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_no_timer_message_is_lost_or_early(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

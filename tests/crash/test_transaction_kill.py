@@ -67,7 +67,6 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> list[Event]:
     return events
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_every_transaction_ends_once_as_it_should(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:

@@ -344,7 +344,7 @@ def test_a_job_that_is_killed_and_a_broker_that_restarts(
     try:
         send(bed.name_server, truth.orders(range(20), 40))
         wait_for(is_right, "figures of the first orders")
-        send(bed.name_server, truth.orders(range(20), 150))
+        send(bed.name_server, truth.orders(range(20), 80))
         job.kill()  # in the middle of what it was just sent
         send(bed.name_server, truth.orders(range(5, 25), 40))
         written = read(bed.name_server)
