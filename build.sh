@@ -14,6 +14,10 @@ python=$venv/bin/python
 stamp=$venv/made-from       # what .venv was made from; written last, so half an install is redone
 java_note=$venv/java-home   # where Java was found
 
+# Containers often have it set. Tests start thousands of processes, and each would compile all of
+# pymq, which takes longer than to import it.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf 'build.sh: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
@@ -230,7 +234,7 @@ in_debian() {  # in_debian RELEASE ARGUMENTS: pytest in that release, whose Pyth
   # Mounts of a namespace of its own: they go with it.
   unshare --mount bash -c 'mount --rbind "$1" "$2/house" && mount --rbind /proc "$2/proc" && mount --rbind /dev "$2/dev" &&
     exec chroot "$2" env -C /house PATH=/site/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      PYTHONDONTWRITEBYTECODE=1 python3 -m pytest "${@:3}"' \
+      PYTHONPYCACHEPREFIX=/pycache python3 -m pytest "${@:3}"' \
     bash "$root" "$folder/root" "${shared[@]}" -p no:cacheprovider "$@"
 }
 
