@@ -2,6 +2,8 @@
 ARG BASE
 FROM ${BASE}
 COPY site /opt/pymq
+# Its user may not write there, so it is compiled here, or it would be at every start.
+RUN python3 -m compileall -q /opt/pymq
 ENV PYTHONPATH=/opt/pymq PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 RUN mkdir -m 700 /var/lib/pymq && chown 10911:10911 /var/lib/pymq
 USER 10911:10911

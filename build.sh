@@ -393,7 +393,7 @@ image() {  # image [NAME]: builds pymq, or NAME
   "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$folder" .
   rm -rf build broker/*.egg-info
   # Installed here, because a container that is being built may reach no package index.
-  "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: \
+  "$python" -m pip install --quiet --disable-pip-version-check --no-compile --only-binary :all: \
     --python-version "$version" --target "$folder/site" "$(echo "$folder"/*.whl)[broker,cli]"
   rm -rf "$folder"/*.whl "$folder/site/bin"
   cp Dockerfile "$folder"

@@ -1,8 +1,8 @@
 """The routes of the topics that an asyncio client uses, kept up to date while it is open.
 
 A route is read again when it is older than ``age_s``; at once when a send or a pull found it
-wrong; often while a broker with slaves has no master; within a second when it is only borrowed from
-``TBW102``.
+wrong; often while a broker with slaves has no master, and after a topic has come to another broker;
+within a second when it is only borrowed from ``TBW102``.
 """
 
 import asyncio
@@ -150,6 +150,8 @@ class LiveRoutes:
         except PymqError as error:
             # Also when the topic has no route any more the old one is kept, as official
             # clients do: a broker that restarts comes back to it.
+            if isinstance(error, TopicNotExist):
+                self._table.miss(topic)
             return error
         self._read_at[topic] = self._clock.monotonic_s()
         self._put(route)

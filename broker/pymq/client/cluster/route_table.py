@@ -16,6 +16,10 @@ LEFT_AGE_S = 2.0
 ELECTION_S = 30.0
 ELECTION_AGE_S = 0.2
 
+#: A topic that brokers create when somebody sends to them comes to one after the other: after a
+#: change of that kind we look again so soon, then in twice the time, and so on.
+GROWN_AGE_S = 1.0
+
 #: A known topic is not believed to be gone before name servers have said so for this long: one
 #: that has just started knows of no broker until the next registration, every 30 s.
 MISSING_S = 60.0
@@ -82,6 +86,8 @@ class _Entry:
     left_s: float | None = None
     #: Since when a broker with slaves has no master; ``None``: they have.
     without_master_s: float | None = None
+    #: When the topic came to its first broker, or to another one; ``None``: before we knew it.
+    grown_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +99,8 @@ class RouteTable:
 
     age_s: float
     _entries: dict[str, _Entry] = field(default_factory=dict)
+    #: Topics that were looked for when there were none.
+    _missed: set[str] = field(default_factory=set)
 
     @property
     def topics(self) -> list[str]:
@@ -122,6 +130,8 @@ class RouteTable:
         since_s = entry.without_master_s
         if since_s is not None and now_s - since_s < ELECTION_S:
             age_s = min(age_s, ELECTION_AGE_S)
+        if entry.grown_s is not None:
+            age_s = min(age_s, max(GROWN_AGE_S, entry.fetched_s - entry.grown_s))
         return entry.is_doubted or now_s - entry.fetched_s >= age_s
 
     def put(self, route: Route, now_s: float) -> RouteDifference:
@@ -139,10 +149,29 @@ class RouteTable:
             without_master_s = now_s
             if entry is not None and entry.without_master_s is not None:
                 without_master_s = entry.without_master_s
+        grown_s = None if entry is None else entry.grown_s
+        if self._has_grown(entry, route):
+            grown_s = now_s
         self._entries[route.topic] = _Entry(
-            route, now_s, left_s=left_s, without_master_s=without_master_s
+            route, now_s, left_s=left_s, without_master_s=without_master_s, grown_s=grown_s
         )
+        self._missed.discard(route.topic)
         return change
+
+    def _has_grown(self, entry: _Entry | None, route: Route) -> bool:
+        """Is a topic, of which this is the route, at a broker where it was not?"""
+        if entry is None:
+            return route.topic in self._missed
+        if entry.route.is_provisional:
+            return not route.is_provisional
+        if entry.left_s is not None:
+            return False  # a broker that had left is back
+        return not route.addresses.keys() <= entry.route.addresses.keys()
+
+    def miss(self, topic: str) -> None:
+        """Remember that name servers knew of no such topic."""
+        if topic not in self._entries:
+            self._missed.add(topic)
 
     def keep(self, topic: str, now_s: float, *, is_missing: bool) -> Route | None:
         """Go on with the route that a topic had, because no name server gave a new one.
@@ -158,6 +187,8 @@ class RouteTable:
         """
         entry = self._entries.get(topic)
         if entry is None:
+            if is_missing:
+                self.miss(topic)
             return None
         since_s = None
         if is_missing:
@@ -171,6 +202,7 @@ class RouteTable:
             missing_since_s=since_s,
             left_s=entry.left_s,
             without_master_s=entry.without_master_s,
+            grown_s=entry.grown_s,
         )
         return entry.route
 

@@ -190,12 +190,54 @@ def test_a_broker_that_left_a_route_is_looked_for_often_for_a_while() -> None:
     assert table.stale(200.0 + LEFT_S + 29) == []
     table.put(provisional_route("U", found(A, ("b", {0: "b:1"}, 1, 1, 6)), 4), 0.0)
     table.put(existing_route("U", found(A)), 1.0)  # created on one of two brokers: none has left
-    assert "U" not in table.stale(30.9)
+    assert reads(table, "U", 1.0, 91.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 62.0]
 
 
 GROUP = existing_route("T", found(("a", {0: "a:1", 2: "a:2"}, 1, 1, 6)))
 SWAPPED = existing_route("T", found(("a", {0: "a:2", 1: "a:1"}, 1, 1, 6)))
 MASTERLESS = existing_route("T", found(("a", {1: "a:1", 2: "a:2"}, 1, 1, 6)))
+
+
+def reads(table: RouteTable, topic: str, begin_s: float, end_s: float) -> list[float]:
+    """Read a route when it is stale, looking twice a second; return when, after the begin."""
+    found_at = []
+    for half in range(int(2 * begin_s), int(2 * end_s)):
+        if topic in table.stale(half / 2):
+            route = table.find(topic)
+            assert route is not None
+            table.put(route, half / 2)
+            found_at.append(half / 2 - begin_s)
+    return found_at
+
+
+def test_a_topic_that_has_come_to_a_broker_is_looked_for_at_others_soon() -> None:
+    """Brokers that create topics do so one after the other, each when somebody sends to it."""
+    one = existing_route("T", found(("a", {0: "a:1"}, 1, 1, 6)))
+    both = existing_route("T", found(("a", {0: "a:1"}, 1, 1, 6), ("b", {0: "b:1"}, 1, 1, 6)))
+    known, waited_for, borrowed = RouteTable(30.0), RouteTable(30.0), RouteTable(30.0)
+    waited_for.miss("T")
+    waited_for.miss("other")
+    borrowed.put(provisional_route("T", found(A), 4), 99.0)
+    for table in (known, waited_for, borrowed):
+        table.put(one, 100.0)
+    known.miss("T")  # a name server that has just started
+    assert reads(known, "T", 100.0, 200.0) == [30.0, 60.0, 90.0]
+    for table in (waited_for, borrowed):
+        assert reads(table, "T", 100.0, 200.0) == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 62.0, 92.0]
+    for table in (known, waited_for, borrowed):
+        table.put(both, 200.0)
+        assert reads(table, "T", 200.0, 230.0) == [1.0, 2.0, 4.0, 8.0, 16.0]
+        table.put(one, 230.0)  # fewer is no reason
+        table.put(one, 230.0 + LEFT_S)
+        assert reads(table, "T", 230.0 + LEFT_S, 290.0 + LEFT_S) == [30.0]
+
+
+def test_a_blocking_client_looks_for_a_new_topic_as_soon() -> None:
+    table = RouteTable(30.0)
+    assert table.keep("T", 90.0, is_missing=True) is None
+    table.put(existing_route("T", found(A)), 100.0)
+    table.keep("T", 100.5, is_missing=False)
+    assert reads(table, "T", 100.0, 105.0) == [1.5, 3.0]
 
 
 def test_a_master_that_changes_places_with_a_slave_is_a_change() -> None:
