@@ -36,7 +36,7 @@ QUICK = replace(
 KILLS = 1 / 50
 LATE = 0.01
 AT_ONCE = {True: 50, False: 20}
-ORDERS = {"sqlite": 300, "postgresql": 150, "mariadb": 150}
+ORDERS = {"sqlite": 200, "postgresql": 120, "mariadb": 120}
 PROJECT = Path(__file__).parents[2]
 #: ``python -m shop.story``, with time to start.
 PATIENT = """
