@@ -6,7 +6,8 @@ Environment:
 ``PYMQ_TEST_SEED``    seed of the random tests; printed at the start, and again after a failure
 ``PYMQ_HYPOTHESIS``   ``default`` (60 examples a test) or ``long`` (1,000)
 ``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 6 by default
-``PYMQ_GOLDEN``       ``all``: stores pass between all versions, in every state, direction and end
+``PYMQ_GOLDEN``       ``all``: stores pass between all versions, in every state, direction and end,
+                      and tests marked ``by_turns`` have all of their parameters
 ====================  ==============================================================================
 """
 

@@ -21,7 +21,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import Permission
 from pymq.protocol.message import Message
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("cluster")]
 
 VERSIONS = ["5.3.3", "4.9.7"]
 DEADLINE_S = 120.0

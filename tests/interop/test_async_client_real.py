@@ -18,7 +18,7 @@ from pymq.client.threaded.producer import Producer as BlockingProducer
 from pymq.errors import ConfigurationError
 from pymq.protocol.message import Message
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("cluster")]
 
 ClusterFactory = Callable[[str], RealCluster]
 

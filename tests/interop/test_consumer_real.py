@@ -23,7 +23,7 @@ from tests.interop.peers import RealBroker, RealNameServer
 
 from pymq import Consumer, Message, Producer, ReceivedMessage
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("name_server")]
 
 VERSIONS: Final = ("5.3.3", "4.9.7")
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -116,6 +116,7 @@ def test_official_tools_read_our_trace(
     assert "Sub" in shown and group in shown and "success" in shown, shown
 
 
+@pytest.mark.by_turns("version")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_two_brokers_one_of_which_is_killed_and_restarted(version: str, topic: str) -> None:
     require_peers(version)

@@ -34,7 +34,7 @@ from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.record import Record, decode_records, offset_message_id
 from pymq.testing import Cluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("site")]
 
 VERSION: Final = "5.3.3"
 TIMEOUT_S: Final = 30.0
@@ -407,6 +407,7 @@ class _Holding(JavaPushConsumer):
         return super()._take(java_messages)
 
 
+@pytest.mark.by_turns("version")
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 def test_what_a_broker_cannot_take_back_is_retried_at_the_other(
     version: str, java_client: ClientFactory
