@@ -316,7 +316,7 @@ crash() {
   make_etcd
   make_databases
   export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-1000} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
-  export PYMQ_SHOP_ORDERS=${PYMQ_SHOP_ORDERS:-10000}
+  export PYMQ_SHOP_ORDERS=${PYMQ_SHOP_ORDERS:-10000} PYMQ_TURNS=${PYMQ_TURNS:-all}
   # One test kills a thousand times: longer than any other may take.
   exec "$python" -m pytest tests/crash tests/shop -m crash -o faulthandler_timeout=14400 "$@"
 }

@@ -7,7 +7,6 @@ reason; where ``CI`` is set they fail.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Final
 
 import pytest
 from _pytest.mark import ParameterSet
-from tests.conftest import SEED
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.jvm import JavaClient
@@ -61,39 +59,6 @@ def some(combinations: Iterable[tuple[str, ...]], *always: tuple[str, ...]) -> l
         os.environ.get("PYMQ_GOLDEN") != "all", reason="PYMQ_GOLDEN=all runs it, too"
     )
     return [pytest.param(*one, marks=[] if one in always else rest) for one in combinations]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave of tests marked ``by_turns`` those whose turn it is, unless PYMQ_GOLDEN is ``all``.
-
-    All tests of a module have the same values, so that one peer is started for them.
-    """
-    if os.environ.get("PYMQ_GOLDEN") == "all":
-        return
-    values: dict[tuple[str, ...], set[str]] = {}
-    found = [_turn(item) for item in items]
-    for key, value in filter(None, found):
-        values.setdefault(key, set()).add(value)
-    turns = {
-        key: random.Random(f"{SEED} {key}").choice(sorted(every)) for key, every in values.items()
-    }
-    kept, others = [], []
-    for item, turn in zip(items, found, strict=True):
-        is_kept = turn is None or turns[turn[0]] == turn[1]
-        (kept if is_kept else others).append(item)
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = kept
-
-
-def _turn(item: pytest.Item) -> tuple[tuple[str, ...], str] | None:
-    """Return the module and the names of a test's parameters by turns, and their values in it."""
-    marker = item.get_closest_marker("by_turns")
-    parameters = getattr(item, "callspec", None)
-    if marker is None or parameters is None or not {*marker.args} <= parameters.params.keys():
-        return None
-    values = [parameters.params[name] for name in marker.args]
-    return (item.path.name, *marker.args), str(values)
 
 
 @pytest.fixture(autouse=True, scope="module")

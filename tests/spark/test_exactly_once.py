@@ -328,6 +328,7 @@ def test_brokers_that_restart_one_after_the_other_while_a_query_starts(query: Qu
     assert query.home() == "broker-a"
 
 
+@pytest.mark.by_turns("action", "is_planned")
 @pytest.mark.parametrize("gone", [NAMES[:1], NAMES[1:], NAMES])
 @pytest.mark.parametrize("action", ["stop", "kill", "freeze"])
 @pytest.mark.parametrize("is_planned", [True, False])

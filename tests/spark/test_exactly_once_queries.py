@@ -41,6 +41,7 @@ def copy(spark: SparkSession, two_brokers: TwoBrokers, tmp_path: Path) -> Copy:
     return copy_of(spark, two_brokers, tmp_path / "checkpoint")
 
 
+@pytest.mark.by_turns("fault")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_query_that_fails_and_starts_again(copy: Copy, fault: str, tmp_path: Path) -> None:
     """It starts again with another number of tasks."""

@@ -102,6 +102,7 @@ def test_a_topic_that_was_created_again_while_the_query_was_stopped(
     assert found() == sorted(before + bed.stored(TOPIC))
 
 
+@pytest.mark.by_turns("mode")
 @pytest.mark.parametrize("mode", ["time", "group", "pattern", "end"])
 def test_a_broker_restarts_with_the_query_and_the_query_in_the_middle(
     mode: str,

@@ -41,6 +41,7 @@ def commit(bed: TwoBrokers, offset: int) -> None:
             client.commit_offset(GROUP, queue, offset)
 
 
+@pytest.mark.by_turns("outage")
 @pytest.mark.parametrize(
     ("start", "outage"),
     [
