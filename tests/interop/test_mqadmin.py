@@ -28,7 +28,7 @@ from tests.interop.processes import POLL_INTERVAL_S
 
 from pymq.testing import Cluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("version")]
 
 MESSAGE_COUNT = 12
 #: Counters are sampled every 10 s.

@@ -14,7 +14,7 @@ from tests.interop.peers import RealNameServer, wait_for_route
 
 from pymq.testing import Cluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("version")]
 
 
 @pytest.mark.parametrize("version", ["4.5.1", "5.3.3"])

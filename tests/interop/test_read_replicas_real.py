@@ -19,7 +19,7 @@ from pymq.protocol.bodies import MessageQueue, Subscription, TopicConfig
 from pymq.protocol.names import TOOLS_GROUP
 from pymq.protocol.record_batch import read_columns
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("pair")]
 
 QUEUE = MessageQueue("replicated", "broker-a", 0)
 COUNT = 1_000

@@ -22,7 +22,7 @@ from pymq.protocol.record import Record, decode_records
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.send_task import SendTask
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("site")]
 
 ROWS: Final = 300
 DEADLINE_S: Final = 120.0

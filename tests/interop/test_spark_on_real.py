@@ -22,7 +22,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import decode_records
 
-pytestmark = [pytest.mark.interop, pytest.mark.spark]
+pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.by_turns("site")]
 
 VERSIONS: Final = ["5.3.3", "4.9.7"]
 QUEUE_COUNT: Final = 4

@@ -30,7 +30,7 @@ from pyspark_pymq.source.option_checks import source_options
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.reader import PymqStreamReader
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("site")]
 
 VERSIONS = ["5.3.3", "4.9.7"]
 COUNT = 40  # messages in each of two queues

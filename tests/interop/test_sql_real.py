@@ -30,7 +30,7 @@ from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
 from pymq.testing import Cluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.by_turns("version")]
 
 VERSION = "5.3.3"
 JUMBLED_COUNT = 10_000

@@ -8,6 +8,7 @@
 // It ends when every number was delivered, or none has come for two minutes.
 
 import java.io.PrintWriter;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.BitSet;
@@ -75,11 +76,21 @@ public class MovingGroup {
             .keySet().stream().anyMatch(queue -> queue.getTopic().equals(topic));
     }
 
+    /** Give a client half a minute for each answer; those before 4.9 cannot be told. */
+    private static void makePatient(Object client) throws ReflectiveOperationException {
+        for (Method method : client.getClass().getMethods()) {
+            if (method.getName().equals("setMqClientApiTimeout")) {
+                method.invoke(client, 30_000);
+            }
+        }
+    }
+
     private void join() throws Exception {
         int number = joined++;
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("member-" + number);
+        makePatient(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(8);
         consumer.subscribe(topic, "*");
@@ -98,6 +109,7 @@ public class MovingGroup {
             DefaultMQProducer producer = new DefaultMQProducer("moving-" + producerNumber);
             producer.setNamesrvAddr(nameServer);
             producer.setInstanceName("producer-" + producerNumber);
+            makePatient(producer);
             producer.setSendMsgTimeout(30_000);
             producer.start();
             Semaphore room = new Semaphore(IN_FLIGHT);
