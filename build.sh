@@ -294,7 +294,7 @@ tests() {  # tests ARGUMENTS: those that need no Maven
   make_databases
   make_chromium
   "$python" tests/spark/compile_pyspark.py
-  exec "$python" -m pytest -n 4 "${shared[@]}" -m "not interop and not bench" "$@"
+  exec "$python" -m pytest -n 3 "${shared[@]}" -m "not interop and not bench" "$@"
 }
 
 interop() {
