@@ -7,13 +7,16 @@ reason; where ``CI`` is set they fail.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import pytest
 from _pytest.mark import ParameterSet
+from tests.conftest import SEED
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.jvm import JavaClient
@@ -53,12 +56,40 @@ def require_peers(version: str) -> None:
     pytest.skip(f"no Java peers of RocketMQ {version}: {reason}")
 
 
-def some(combinations: Iterable[tuple[str, ...]], *always: tuple[str, ...]) -> list[ParameterSet]:
-    """Return combinations of parameters; but for those that run always, PYMQ_GOLDEN decides."""
+def some(
+    combinations: Iterable[tuple[str, ...]],
+    *always: tuple[str, ...],
+    turns: Mapping[tuple[str, ...], pytest.MarkDecorator] = MappingProxyType({}),
+) -> list[ParameterSet]:
+    """Return combinations of parameters; of most of them, PYMQ_GOLDEN decides whether they run.
+
+    Args:
+        combinations: all.
+        always: those that run always.
+        turns: those that run in their turn, with the marks of ``in_turn``.
+    """
     rest = pytest.mark.skipif(
         os.environ.get("PYMQ_GOLDEN") != "all", reason="PYMQ_GOLDEN=all runs it, too"
     )
-    return [pytest.param(*one, marks=[] if one in always else rest) for one in combinations]
+    return [
+        pytest.param(*one, marks=[] if one in always else [turns.get(one, rest)])
+        for one in combinations
+    ]
+
+
+def in_turn(subject: str, number: int, count: int) -> pytest.MarkDecorator:
+    """Return the mark of a test that runs in one of so many runs, by the seed.
+
+    Args:
+        subject: tests of one subject have the same turns.
+        number: of this test's turn, from 0.
+        count: of turns.
+    """
+    is_all = "all" in (os.environ.get("PYMQ_TURNS"), os.environ.get("PYMQ_GOLDEN"))
+    chosen = random.Random(f"{SEED} {subject}").randrange(count)
+    return pytest.mark.skipif(
+        not is_all and chosen != number, reason="another run's turn; PYMQ_TURNS=all runs it, too"
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

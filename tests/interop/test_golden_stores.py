@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.interop.conftest import require_peers, some
+from tests.interop.conftest import in_turn, require_peers, some
 from tests.interop.golden import (
     Served,
     StoreWitness,
@@ -75,6 +75,9 @@ from pymq.store import MessageStore
 from pymq.store.rebuild import rebuild_store
 
 pytestmark = pytest.mark.interop
+
+#: Making a store with an official broker takes minutes; ``test_golden_own_stores.py`` is the third.
+OLD, NEW = in_turn("golden", 0, 3), in_turn("golden", 1, 3)
 
 #: Of the log, of every queue and of the index.
 FILES_LEAST: Final = 4
@@ -172,7 +175,10 @@ def copy_of(store: Path, home: Path) -> Iterator[Path]:
 # ``test_golden_own_stores.py`` and ``test_store_exchange.py`` as well.
 @pytest.mark.parametrize(
     ("version", "state"),
-    some(product(VERSIONS, ["clean", "killed"]), ("4.5.1", "killed"), ("5.3.3", "clean")),
+    some(
+        product(VERSIONS, ["clean", "killed"]),
+        turns={("4.5.1", "killed"): OLD, ("5.3.3", "clean"): NEW},
+    ),
 )
 def test_message_store_reads_an_official_store(
     golden: Callable[[str], Golden], tmp_path: Path, version: str, state: str
@@ -199,7 +205,7 @@ def check_times(store: MessageStore, made: Golden) -> None:
                 assert found == expected, f"{topic} queue {queue_id}, {time_ms} ms"
 
 
-@pytest.mark.parametrize(("version",), some(product(VERSIONS), ("5.3.3",)))
+@pytest.mark.parametrize(("version",), some(product(VERSIONS), turns={("5.3.3",): NEW}))
 def test_rebuilt_are_the_bytes_of_the_official_broker(
     golden: Callable[[str], Golden], tmp_path: Path, version: str
 ) -> None:
@@ -216,7 +222,7 @@ def test_rebuilt_are_the_bytes_of_the_official_broker(
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    some(product(VERSIONS, ["clean", "killed"]), ("5.3.3", "killed")),
+    some(product(VERSIONS, ["clean", "killed"]), turns={("5.3.3", "killed"): NEW}),
 )
 def test_rebuilt_is_served_by_the_official_broker(
     golden: Callable[[str], Golden], tmp_path: Path, version: str, state: str
@@ -237,8 +243,7 @@ def test_rebuilt_is_served_by_the_official_broker(
     ("version", "state", "end"),
     some(
         product(VERSIONS, ["clean", "killed"], ["stop", "kill"]),
-        ("4.5.1", "killed", "stop"),
-        ("5.3.3", "clean", "kill"),
+        turns={("4.5.1", "killed", "stop"): OLD, ("5.3.3", "clean", "kill"): NEW},
     ),
 )
 def test_official_then_ours_then_official(
