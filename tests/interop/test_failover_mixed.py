@@ -121,7 +121,7 @@ def log(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in paths if path.stat().st_size == SEGMENT_BYTES)
 
 
-@in_turn("pairs", 1, 2)
+@in_turn("pairs", 1, 3)
 @pytest.mark.parametrize(
     ("controlled_by", "first", "second"),
     some(

@@ -228,7 +228,7 @@ def copy_tables(source: Path, target: Path) -> None:
             (target / "config" / f"{name}.bak").unlink(missing_ok=True)
 
 
-@in_turn("pairs", 0, 2)
+@in_turn("pairs", 0, 3)
 def test_a_pair_moves_to_pymq_and_back(tmp_path: Path) -> None:
     require_peers(VERSION)
     with ExitStack() as stack:
