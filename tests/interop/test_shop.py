@@ -15,6 +15,7 @@ from tests.interop.java_client import JavaPushConsumer
 from tests.interop.java_scenarios import ClientFactory
 from tests.interop.peers import RealBroker, RealNameServer
 from tests.shop.in_process import migrated, open_shop
+from tests.shop.patience import patient_story
 from tests.shop.test_story import LATE, QUICK
 
 from pymq import Admin, RouteNotFound
@@ -89,7 +90,8 @@ def test_a_story_on_rocketmq(pair: Pair, tmp_path: Path, seed: int) -> None:
         assert outcome.report.orders["paid"] > ORDERS // 3
         assert await used_brokers(pair) == {"broker-a", "broker-b"}
 
-    asyncio.run(main())
+    with patient_story():
+        asyncio.run(main())
 
 
 async def used_brokers(pair: Pair) -> set[str]:
