@@ -7,7 +7,8 @@ Environment:
 ``PYMQ_HYPOTHESIS``   ``default`` (60 examples a test) or ``long`` (1,000)
 ``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 6 by default
 ``PYMQ_GOLDEN``       ``all``: stores pass between all versions, in every state, direction and end
-``PYMQ_TURNS``        ``all``: tests marked ``by_turns`` run with each of their parameters
+``PYMQ_TURNS``        ``all``: tests marked ``by_turns`` run with each of their parameters, and
+                      those of interop that are ``in_turn`` run always
 ====================  ==============================================================================
 """
 
