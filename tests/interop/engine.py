@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -44,8 +45,10 @@ def engine() -> Iterator[dict[str, str]]:
             "install docker.io)"
         )
     DATA.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pymq-docker-") as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        # One at a time: a second one at the same images would not start, and its tests be skipped.
+        fcntl.flock(stack.enter_context((DATA / "lock").open("w")), fcntl.LOCK_EX)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pymq-docker-")))
         environment["DOCKER_HOST"] = f"unix://{folder}/socket"
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.interop.database_containers import IMAGE, Contained
 from tests.interop.engine import NoEngine, build_image, engine
+from tests.shop.patience import patient_story
 from tests.shop.servers import SERVERS, Server
 from tests.shop.test_story import KILLS, LATE, QUICK
 
@@ -79,5 +80,6 @@ def test_orders_with_kills(server: Server, tmp_path: Path, seed: int) -> None:
         assert not outcome.problems, "\n".join(outcome.problems)
         assert outcome.report.orders["paid"] > ORDERS // 3
 
-    asyncio.run(main())
+    with patient_story():
+        asyncio.run(main())
     assert kills

@@ -28,7 +28,11 @@ def new_id() -> str:
 
 
 class Versioned:
-    """Rows that two may write: who comes second finds another version, and is tried again."""
+    """Rows that two may write: who comes second finds another version, and is tried again.
+
+    Whoever decides by a row holds it until it is written: a session forgets rows that nobody holds,
+    and what it reads again has the version of somebody else's decision.
+    """
 
     version: Mapped[int] = mapped_column(Integer)
 

@@ -96,23 +96,28 @@ def found(session: Session, pay_id: str) -> Payment:
 
 def state(session: Session, payment: Payment) -> Paying | None:
     """What a call that says "paid" would find; ``None``: it would be the first."""
-    # The gate alone decides: the payment was read before it, and another call may have committed
-    # in between.
-    gate = session.get_one(Gate, payment.order_id)
-    if gate.state == PAID and gate.pay_id == payment.pay_id:
-        return Paying.BEFORE
-    return None if gate.state == OPEN else Paying.CLOSED
+    return _state(session.get_one(Gate, payment.order_id), payment)
 
 
 def mark_paid(session: Session, payment: Payment) -> Paying:
     """Make a payment *paid*, unless it is, or its order is cancelled."""
-    if (known := state(session, payment)) is not None:
+    # Held, not read again: what was found open and what is written must be the same version.
+    gate = session.get_one(Gate, payment.order_id)
+    if (known := _state(gate, payment)) is not None:
         return known
-    session.get_one(Gate, payment.order_id).state = PAID
+    gate.state = PAID
     payment.is_paid = True
     payment.pay_time = now_ms()
     session.flush()
     return Paying.NOW
+
+
+def _state(gate: Gate, payment: Payment) -> Paying | None:
+    # The gate alone decides: the payment was read before it, and another call may have committed
+    # in between.
+    if gate.state == PAID and gate.pay_id == payment.pay_id:
+        return Paying.BEFORE
+    return None if gate.state == OPEN else Paying.CLOSED
 
 
 def paid_body(payment: Payment) -> topics.Paid:

@@ -16,7 +16,8 @@ POLL_S = 0.05
 STOP_S = 15.0
 LOG_LINES = 25
 #: Below those of outgoing connections, of which one could take a port before its member listens.
-#: Four apart: a broker takes those two below and one above its own, too.
+#: Four apart: a broker takes those two below and one above its own, too. The one that is left says
+#: that the others are taken.
 PORTS = range(10_002, 15_000, 4)
 PORT_TRIES = 200
 
@@ -129,21 +130,44 @@ class Member:
         return "\n".join([*lines, f"(the whole log: {self.log})"])
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that are free now, with those that a broker takes beside it."""
+def take_ports(count: int, held: contextlib.ExitStack) -> list[int]:
+    """Return free ports, with those that a broker takes beside it.
+
+    Args:
+        count: how many.
+        held: until it is closed, no other story on this machine gets them, also not while their
+            members are away.
+
+    Raises:
+        StoryFailed: there are not as many.
+    """
     found: list[int] = []
     for port in random.sample(PORTS, PORT_TRIES):
         if len(found) == count:
             return found
+        if (claim := _bound(port - 1)) is None:  # nobody listens there: see ``PORTS``
+            continue
         if all(_is_free(port + distance) for distance in (-2, 0, 1)):
+            held.enter_context(claim)
             found.append(port)
+        else:
+            claim.close()
     raise StoryFailed(f"no {count} free ports after {PORT_TRIES} tries")
 
 
+def _bound(port: int) -> socket.socket | None:
+    found = socket.socket()
+    try:
+        found.bind(("127.0.0.1", port))
+    except OSError:
+        found.close()
+        return None
+    return found
+
+
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+    probe = _bound(port)
+    if probe is None:
+        return False
+    probe.close()
     return True

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pymq import Admin
 from shop import migrate
 from shop.definitions import DEFINITIONS
 from shop.settings import Settings, to_environment
-from shop.story.processes import READY_S, Member, free_ports
+from shop.story.processes import READY_S, Member, take_ports
 from shop.topics import FIGURES_TOPIC, ORDER_TOPIC, PAY_TOPIC
 
 QUEUE_COUNT = 4
@@ -45,7 +45,8 @@ class Town:
     ) -> None:
         self._folder = folder
         self._brokers = brokers
-        ports = free_ports(2 + brokers + instances * len(DEFINITIONS))
+        self._held = ExitStack()
+        ports = take_ports(2 + brokers + instances * len(DEFINITIONS), self._held)
         name_server = f"127.0.0.1:{ports[0]}"
         own_ports = iter(ports[2 + brokers :])
         service_ports = {name: [next(own_ports) for _ in range(instances)] for name in DEFINITIONS}
@@ -120,6 +121,7 @@ class Town:
             services = [one for one in self.members.values() if not self._is_of_cluster(one)]
             await asyncio.gather(*(one.stop() for one in services))
             await asyncio.gather(*(one.stop() for one in self.members.values()))
+            self._held.close()
 
     def cpu_s(self) -> dict[str, float]:
         """Return the processor time that each process has taken so far, in seconds."""
