@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tests.house.tree import Module, aliases, dotted, imports, modules
+from tests.house.tree import Module, aliases, dotted, imports, modules, parsed
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
@@ -151,7 +151,7 @@ def names_used(root: Path) -> Counter[str]:
     used: Counter[str] = Counter()
     trees = [module.tree for module in modules(root)]
     for path in sorted((root / "examples").rglob("*.py")):
-        trees.append(ast.parse(path.read_text(encoding="utf-8"), str(path)))
+        trees.append(parsed(path.read_text(encoding="utf-8")))
     for tree in trees:
         for node in ast.walk(tree):
             match node:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -54,9 +55,14 @@ def modules(root: Path) -> list[Module]:
             is_package = parts[-1] == "__init__"
             text = path.read_text(encoding="utf-8")
             name = ".".join(parts[:-1] if is_package else parts)
-            tree = ast.parse(text, str(path))
-            found.append(Module(path.relative_to(root), name, is_package, text, tree))
+            found.append(Module(path.relative_to(root), name, is_package, text, parsed(text)))
     return found
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a source text; of the project, all of them are 150 MB."""
+    return ast.parse(text)
 
 
 def absolute(module: Module, node: ast.ImportFrom) -> str:
