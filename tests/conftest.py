@@ -7,8 +7,7 @@ Environment:
 ``PYMQ_HYPOTHESIS``   ``default`` (60 examples a test) or ``long`` (1,000)
 ``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 6 by default
 ``PYMQ_GOLDEN``       ``all``: stores pass between all versions, in every state, direction and end
-``PYMQ_TURNS``        ``all``: tests marked ``by_turns`` run with each of their parameters, and
-                      those of interop that are ``in_turn`` run always
+``PYMQ_TURNS``        ``all``: tests that run by turns run all of them: see ``turns.py``
 ====================  ==============================================================================
 """
 
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.turns import leave_those_whose_turn_it_is
 
 # What helpers assert says what it compared, as in the tests themselves.
 pytest.register_assert_rewrite("tests.cluster", "tests.crash", "tests.interop", "tests.spark")
@@ -68,41 +68,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _leave_those_whose_turn_it_is(config, items)
+    leave_those_whose_turn_it_is(config, items, SEED)
     _skip_without_java(items)
-
-
-def _leave_those_whose_turn_it_is(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave of tests marked ``by_turns`` those whose turn it is, unless PYMQ_TURNS is ``all``.
-
-    All tests of a module have the same values, so that one peer is started for them.
-    """
-    if os.environ.get("PYMQ_TURNS") == "all":
-        return
-    values: dict[tuple[str, ...], set[str]] = {}
-    found = [_turn(item) for item in items]
-    for key, value in filter(None, found):
-        values.setdefault(key, set()).add(value)
-    turns = {
-        key: random.Random(f"{SEED} {key}").choice(sorted(every)) for key, every in values.items()
-    }
-    kept, others = [], []
-    for item, turn in zip(items, found, strict=True):
-        is_kept = turn is None or turns[turn[0]] == turn[1]
-        (kept if is_kept else others).append(item)
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = kept
-
-
-def _turn(item: pytest.Item) -> tuple[tuple[str, ...], str] | None:
-    """Return the module and the names of a test's parameters by turns, and their values in it."""
-    marker = item.get_closest_marker("by_turns")
-    parameters = getattr(item, "callspec", None)
-    if marker is None or parameters is None or not {*marker.args} <= parameters.params.keys():
-        return None
-    values = [parameters.params[name] for name in marker.args]
-    return (item.path.name, *marker.args), str(values)
 
 
 def _skip_without_java(items: list[pytest.Item]) -> None:

@@ -1,6 +1,5 @@
 """Fixtures of crash tests: files in memory, and how often each feature is killed."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,13 +31,12 @@ def feature_kills(crash_rounds: int) -> int:
     return 5 if crash_rounds <= ROUNDS_OF_A_TEST else crash_rounds // 2
 
 
-FLUSHES = ("ASYNC_FLUSH", "SYNC_FLUSH")
-
-
-@pytest.fixture(params=FLUSHES)
-def flush(request: pytest.FixtureRequest, seed: int, crash_rounds: int) -> str:
-    """How a broker that is killed flushes: both ways in a long run, else one by the seed."""
-    chosen = random.Random(f"{seed} {request.node.path.name}").choice(FLUSHES)
-    if crash_rounds <= ROUNDS_OF_A_TEST and request.param != chosen:
-        pytest.skip("./build.sh crash kills it with both")
+@pytest.fixture(
+    params=[
+        pytest.param(flush, marks=pytest.mark.by_turns("flush"))
+        for flush in ("ASYNC_FLUSH", "SYNC_FLUSH")
+    ]
+)
+def flush(request: pytest.FixtureRequest) -> str:
+    """How a broker that is killed flushes."""
     return str(request.param)

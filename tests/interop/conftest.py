@@ -7,7 +7,6 @@ reason; where ``CI`` is set they fail.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import Final
 
 import pytest
 from _pytest.mark import ParameterSet
-from tests.conftest import SEED
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.jvm import JavaClient
@@ -66,7 +64,7 @@ def some(
     Args:
         combinations: all.
         always: those that run always.
-        turns: those that run in their turn, with the marks of ``in_turn``.
+        turns: those that run by turns, and their marks.
     """
     rest = pytest.mark.skipif(
         os.environ.get("PYMQ_GOLDEN") != "all", reason="PYMQ_GOLDEN=all runs it, too"
@@ -75,21 +73,6 @@ def some(
         pytest.param(*one, marks=[] if one in always else [turns.get(one, rest)])
         for one in combinations
     ]
-
-
-def in_turn(subject: str, number: int, count: int) -> pytest.MarkDecorator:
-    """Return the mark of a test that runs in one of so many runs, by the seed.
-
-    Args:
-        subject: tests of one subject have the same turns.
-        number: of this test's turn, from 0.
-        count: of turns.
-    """
-    is_all = "all" in (os.environ.get("PYMQ_TURNS"), os.environ.get("PYMQ_GOLDEN"))
-    chosen = random.Random(f"{SEED} {subject}").randrange(count)
-    return pytest.mark.skipif(
-        not is_all and chosen != number, reason="another run's turn; PYMQ_TURNS=all runs it, too"
-    )
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.administration import admin_of
 from tests.cluster.etcd_members import EtcdCluster
-from tests.interop.conftest import in_turn, require_peers, some
+from tests.interop.conftest import require_peers, some
 from tests.interop.controllers import (
     BROKER_NAME,
     PymqController,
@@ -98,7 +98,7 @@ def controllers(kind: str, folder: Path) -> Iterator[tuple[list[PymqController],
         yield made, stack
 
 
-@in_turn("controller", 0, 2)
+@pytest.mark.by_turns(of="controller", turn="test_a_master_dies")
 @pytest.mark.parametrize(("kind",), some([("file",), ("etcd",)], ("etcd",)))
 def test_a_master_dies(
     kind: str,
@@ -243,7 +243,7 @@ STEPS = [
 ]
 
 
-@in_turn("controller", 1, 2)
+@pytest.mark.by_turns(of="controller", turn="test_mqadmin_says_the_same_of_both")
 def test_mqadmin_says_the_same_of_both(
     tmp_path: Path, java_client: Callable[[str], JavaClient]
 ) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.administration import admin_of
 from tests.crash.servers import ServerProcess, broker_process
-from tests.interop.conftest import in_turn, require_peers, some
+from tests.interop.conftest import require_peers, some
 from tests.interop.controllers import (
     BROKER_NAME,
     DEADLINE_S,
@@ -121,7 +121,7 @@ def log(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in paths if path.stat().st_size == SEGMENT_BYTES)
 
 
-@in_turn("pairs", 1, 3)
+@pytest.mark.by_turns(of="pairs", turn="failover")
 @pytest.mark.parametrize(
     ("controlled_by", "first", "second"),
     some(

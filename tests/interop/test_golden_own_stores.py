@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.interop.conftest import in_turn, require_peers, some
+from tests.interop.conftest import require_peers, some
 from tests.interop.golden import (
     HALF_TOPIC,
     OP_TOPIC,
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.interop
     ("version", "end"),
     some(
         product(VERSIONS, ["stop", "kill"]),
-        turns={("4.9.7", "kill"): in_turn("golden", 2, 3)},
+        turns={("4.9.7", "kill"): pytest.mark.by_turns(of="golden", turn="own")},
     ),
 )
 def test_ours_then_official_then_ours(tmp_path: Path, seed: int, version: str, end: str) -> None:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.interop.conftest import in_turn, require_peers, some
+from tests.interop.conftest import require_peers, some
 from tests.interop.golden import (
     Served,
     StoreWitness,
@@ -77,7 +77,7 @@ from pymq.store.rebuild import rebuild_store
 pytestmark = pytest.mark.interop
 
 #: Making a store with an official broker takes minutes; ``test_golden_own_stores.py`` is the third.
-OLD, NEW = in_turn("golden", 0, 3), in_turn("golden", 1, 3)
+OLD, NEW = (pytest.mark.by_turns(of="golden", turn=turn) for turn in ("old", "new"))
 
 #: Of the log, of every queue and of the index.
 FILES_LEAST: Final = 4

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from tests.administration import admin_of
 from tests.crash.servers import ServerProcess, broker_process
-from tests.interop.conftest import in_turn, require_peers
+from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
 from pymq import Consumer, Message
@@ -228,7 +228,7 @@ def copy_tables(source: Path, target: Path) -> None:
             (target / "config" / f"{name}.bak").unlink(missing_ok=True)
 
 
-@in_turn("pairs", 0, 3)
+@pytest.mark.by_turns(of="pairs")
 def test_a_pair_moves_to_pymq_and_back(tmp_path: Path) -> None:
     require_peers(VERSION)
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from tests.interop.conftest import in_turn, require_peers
+from tests.interop.conftest import require_peers
 from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.mqadmin_scenes import NEW, keys, masked, numbers_masked, unordered
@@ -82,7 +82,7 @@ def told(mqadmin: Mqadmin, name_server: str, line: str) -> str:
     return numbers_masked(printed) if line == "clusterList" else unordered(printed)
 
 
-@in_turn("pairs", 2, 3)
+@pytest.mark.by_turns(of="pairs")
 def test_a_frozen_broker(java_client: Callable[[str], JavaClient], tmp_path: Path) -> None:
     require_peers(NEW)
     mqadmin = Mqadmin(java_client(NEW))

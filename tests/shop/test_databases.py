@@ -20,6 +20,7 @@ from shop.goods.tables import Good
 from shop.story.processes import Member
 
 
+@pytest.mark.by_turns("kind")
 @pytest.mark.parametrize("kind", SERVERS, indirect=True)
 def test_the_server_is_killed_under_load(
     kind: str, url: str, request: pytest.FixtureRequest

@@ -178,15 +178,9 @@ async def run_table(url: str, table: list[tuple[str, str]], action: str, pay_by:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.fixture(params=ACTIONS)
-def action(request: pytest.FixtureRequest, kind: str, seed: int) -> str:
-    """What goes wrong; on the database servers the seed decides, unless this is for long."""
-    if kind != "sqlite" and not IS_LONG and request.param != random.Random(seed).choice(ACTIONS):
-        pytest.skip("./build.sh crash does every action on every database")
-    return str(request.param)
-
-
 @pytest.mark.crash
+@pytest.mark.by_turns("kind")
+@pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_after_every_step(
     action: str, url: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,5 +193,7 @@ def test_a_fault_after_every_step(
 
 
 @pytest.mark.crash
+@pytest.mark.by_turns("kind")
+@pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_after_every_step_of_a_transaction(action: str, url: str) -> None:
     asyncio.run(run_table(url, BY_TRANSACTION, action, "transaction"))

@@ -159,6 +159,7 @@ async def one_request(
     return answer.status_code
 
 
+@pytest.mark.by_turns("kind")
 @pytest.mark.parametrize("only_fronts", [True, False])
 def test_whatever_is_sent(url: str, seed: int, only_fronts: bool) -> None:
     """With the fronts alone, the audit is green after it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.shop.patience import START_S, patient_story
-from tests.shop.servers import SERVERS, Server
+from tests.shop.servers import Server
 
 from shop.settings import Settings
 from shop.story.__main__ import lines
@@ -51,14 +51,13 @@ GIVEN = int(os.environ.get("PYMQ_SHOP_ORDERS", "0"))
 
 
 @pytest.mark.crash
+@pytest.mark.by_turns("kind")
 def test_orders_with_kills(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
     settings = replace(QUICK, pay_by=chance.choice(["outbox", "transaction"]))
     if kind != "sqlite":
-        if not GIVEN and kind != chance.choice(list(SERVERS)):
-            pytest.skip("./build.sh crash has every database")
         server: Server = request.getfixturevalue(kind)
         settings = replace(settings, database=server.create())
     orders = GIVEN or ORDERS[kind]

@@ -322,6 +322,7 @@ class JobProcess:
         return self._log.read_text(errors="replace")
 
 
+@pytest.mark.by_turns(of="long queries")
 def test_a_job_that_is_killed_and_a_broker_that_restarts(
     two_brokers: TwoBrokers, tmp_path: Path, seed: int
 ) -> None:

@@ -32,6 +32,7 @@ def kill_one(pids: list[int]) -> bool:
     return False
 
 
+@pytest.mark.by_turns(of="long queries")
 def test_a_copy_while_workers_and_brokers_go(two_brokers: TwoBrokers, tmp_path: Path) -> None:
     """Executors, their Python, brokers and the driver: each row is there once."""
     bed = two_brokers
