@@ -19,6 +19,7 @@ ELECTION_AGE_S = 0.2
 #: A topic that brokers create when somebody sends to them comes to one after the other: after a
 #: change of that kind we look again so soon, then in twice the time, and so on.
 GROWN_AGE_S = 1.0
+MISSED_COUNT_MAX = 1_000
 
 #: A known topic is not believed to be gone before name servers have said so for this long: one
 #: that has just started knows of no broker until the next registration, every 30 s.
@@ -99,8 +100,8 @@ class RouteTable:
 
     age_s: float
     _entries: dict[str, _Entry] = field(default_factory=dict)
-    #: Topics that were looked for when there were none.
-    _missed: set[str] = field(default_factory=set)
+    #: Topics that were looked for when there were none, the last ones of them; values say nothing.
+    _missed: dict[str, None] = field(default_factory=dict)
 
     @property
     def topics(self) -> list[str]:
@@ -155,7 +156,7 @@ class RouteTable:
         self._entries[route.topic] = _Entry(
             route, now_s, left_s=left_s, without_master_s=without_master_s, grown_s=grown_s
         )
-        self._missed.discard(route.topic)
+        self._missed.pop(route.topic, None)
         return change
 
     def _has_grown(self, entry: _Entry | None, route: Route) -> bool:
@@ -170,8 +171,12 @@ class RouteTable:
 
     def miss(self, topic: str) -> None:
         """Remember that name servers knew of no such topic."""
-        if topic not in self._entries:
-            self._missed.add(topic)
+        if topic in self._entries:
+            return
+        self._missed.pop(topic, None)
+        self._missed[topic] = None
+        if len(self._missed) > MISSED_COUNT_MAX:  # of a client that tries one name after the other
+            del self._missed[next(iter(self._missed))]
 
     def keep(self, topic: str, now_s: float, *, is_missing: bool) -> Route | None:
         """Go on with the route that a topic had, because no name server gave a new one.

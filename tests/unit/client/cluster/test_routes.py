@@ -6,6 +6,7 @@ from pymq.client.cluster.route_table import (
     ELECTION_AGE_S,
     ELECTION_S,
     LEFT_S,
+    MISSED_COUNT_MAX,
     MISSING_S,
     PROVISIONAL_AGE_S,
     RouteTable,
@@ -230,6 +231,19 @@ def test_a_topic_that_has_come_to_a_broker_is_looked_for_at_others_soon() -> Non
         table.put(one, 230.0)  # fewer is no reason
         table.put(one, 230.0 + LEFT_S)
         assert reads(table, "T", 230.0 + LEFT_S, 290.0 + LEFT_S) == [30.0]
+
+
+def test_of_topics_that_never_come_the_last_ones_are_remembered() -> None:
+    table = RouteTable(30.0)
+    for number in range(MISSED_COUNT_MAX + 2):
+        table.miss(f"T{number}")
+        table.miss("T0")  # looked for again and again
+    is_soon = {}
+    for topic in ("T0", "T1", "T2", "T3", f"T{MISSED_COUNT_MAX + 1}"):
+        table.put(existing_route(topic, found(A)), 0.0)
+        is_soon[topic] = topic in table.stale(1.0)
+    assert list(is_soon.values()) == [True, False, False, True, True]
+
 
 
 def test_a_blocking_client_looks_for_a_new_topic_as_soon() -> None:
