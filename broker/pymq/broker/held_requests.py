@@ -59,6 +59,7 @@ class HeldRequests(ABC, Generic[_Held]):
         self._by_deadline: list[tuple[float, int, _Held]] = []
         self._sequence = itertools.count()
         self._count = 0
+        self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: The deadline that the timer waits for.
@@ -70,7 +71,8 @@ class HeldRequests(ABC, Generic[_Held]):
         self._wait()
 
     async def close(self) -> None:
-        """Answer all requests now, and stop; idempotent."""
+        """Answer all requests now, and stop; idempotent. None is held any more."""
+        self._is_closed = True
         self.answer_all()
         self._loop = None
         if self._timer is not None:

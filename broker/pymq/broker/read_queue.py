@@ -16,8 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from pymq.broker.config import BrokerConfig
 from pymq.broker.pressure.request_classes import class_of
 from pymq.errors import refusal
-from pymq.net.dispatcher import waiting_code
 from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import waiting_code
 from pymq.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)

@@ -255,6 +255,9 @@ def alter_sync_state_set(
         return _not_altered(None, "Broker metadata is not existed")
     now = state.in_sync
     if wanted.broker_ids == now.broker_ids:
+        asked_for = master, master_epoch, wanted.epoch + 1
+        if asked_for == (state.master, state.master_epoch, now.epoch):
+            return Outcome(state)  # done before, by a store whose answer was lost
         return _not_altered(
             state,
             "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",

@@ -15,7 +15,6 @@ Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import CORO_CREATED, getcoroutinestate
 from time import monotonic, perf_counter
@@ -24,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
 from pymq.net.admission import Admission
 from pymq.net.server import ServerConnection
-from pymq.net.tasks import Tasks
+from pymq.net.tasks import Tasks, waiting_code
 from pymq.protocol.codes import CommandFlag, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import Incoming, commands_of
@@ -196,9 +195,6 @@ class RequestRun(Generic[_Plain]):
             for command in commands_of(self.plain)
         ]
 
-
-#: The code of the request whose handler waits in this task; None: no handler does.
-waiting_code: ContextVar[int | None] = ContextVar("waiting_code", default=None)
 
 #: Handles a request; refuses it by raising a BrokerError (``errors.refusal``), whose code and
 #: remark become the response.

@@ -3,9 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 _log = logging.getLogger(__name__)
+
+#: The code of the request whose handler waits in this task; None: no handler does.
+waiting_code: ContextVar[int | None] = ContextVar("waiting_code", default=None)
 
 
 class Tasks:
@@ -24,7 +28,11 @@ class Tasks:
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` until it returns; an exception that escapes it is logged."""
         assert not self._closed, f"{self._owner} is closed and starts no {name}"
-        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        context = copy_context()
+        context.run(waiting_code.set, None)  # what a handler starts goes on without its request
+        task = asyncio.get_running_loop().create_task(
+            work, name=f"{self._owner}: {name}", context=context
+        )
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -145,6 +145,15 @@ def test_the_set_is_altered() -> None:
         assert outcome == Outcome(expected)
 
 
+def test_a_set_that_was_altered_without_an_answer_is_altered() -> None:
+    """Otherwise its master would believe that the set is surely the old one."""
+    assert alter(1, 2, epoch=6) == Outcome(GROUP)
+    unsure = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+    refused(alter(1, 2, epoch=6, master_epoch=4), unsure, GROUP)
+    refused(alter(1, 2, epoch=6, master=2), unsure, GROUP)
+    refused(alter(1, 2, epoch=5), unsure, GROUP)
+
+
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [

@@ -9,6 +9,7 @@ from tests.unit.net.connections import FakeConnection, ask
 
 from pymq.errors import BrokerError, DiskFull, RemoteProtocolError, refusal
 from pymq.net.dispatcher import Answer, Dispatcher, Handler, PartedResponse, Request
+from pymq.net.tasks import Tasks, waiting_code
 from pymq.protocol.codes import CommandFlag, ResponseCode
 from pymq.protocol.command import Command
 
@@ -208,6 +209,32 @@ def test_only_so_many_handlers_may_wait() -> None:
         await dispatcher.close()
 
     asyncio.run(check())
+
+
+def test_what_a_handler_starts_does_not_wait_for_its_request() -> None:
+    """Or it would be given up when its request would be."""
+    tasks = Tasks("test")
+    codes: list[int | None] = []
+
+    async def note() -> None:
+        codes.append(waiting_code.get())
+
+    async def handle(request: Request) -> Command:
+        await asyncio.sleep(0)
+        await tasks.start("work", note())
+        await asyncio.gather(note())  # a part of the handler
+        return request.response(ResponseCode.SUCCESS, "done")
+
+    async def main() -> None:
+        dispatcher, connection = Dispatcher("test", {CODE: handle}), FakeConnection()
+        dispatcher.on_commands(connection.as_connection(), [Command(CODE)])
+        while not connection.responses:
+            await asyncio.sleep(0)
+        await dispatcher.close()
+        await tasks.close()
+
+    asyncio.run(main())
+    assert codes == [None, CODE]
 
 
 @pytest.mark.parametrize("handler", [ok, later])

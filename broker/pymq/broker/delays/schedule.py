@@ -204,6 +204,7 @@ class Schedule:
     async def _deliver(self, level: DelayLevel, result: ReadResult) -> None:
         level.skip_missing(result)
         delivery = _Delivery(level, asyncio.get_running_loop().create_future())
+        delivery.pending = 1  # ours: some may be stored before the last one is handed over
         for one in self._due_messages.of(result, level.number, one_by_one=level.has_gaps):
             if one.copy is None:
                 level.delivered(one.offsets)
@@ -213,6 +214,7 @@ class Schedule:
             delivery.pending += 1
             done = functools.partial(delivery.done, one.offsets)
             self._log_writer.append(one.copy, done, wait=False)
+        delivery.pending -= 1
         if delivery.pending:
             await delivery.finished
         if delivery.failure is not None:

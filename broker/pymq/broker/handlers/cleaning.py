@@ -86,6 +86,8 @@ class CleaningHandlers:
         """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that do not exist any more."""
         unused = {topic for topic, _ in self._store.queues() if self._is_unused(topic)}
         for topic in sorted(unused):
+            if not self._is_unused(topic):  # created again meanwhile
+                continue
             count = self._store.retention.delete_queues(topic)
             self._offsets.delete_topic(topic)
             _log.info("topic %s does not exist: its %d queues are deleted", topic, count)

@@ -79,7 +79,7 @@ class PopPolls(HeldRequests[HeldPop]):
         """
         if self._count >= self._count_max or self.count_in(one.room) > self._room_count_max:
             return Holding.FULL
-        if self._clock.monotonic_s() > one.deadline_s - EARLY_S:
+        if self._is_closed or self._clock.monotonic_s() > one.deadline_s - EARLY_S:
             return Holding.LATE
         self._rooms.setdefault(one.room, {})[one] = None
         for topic in (one.room[0], *one.retry_topics):

@@ -97,6 +97,8 @@ class Revival:
             return  # Its topic was deleted meanwhile.
         # It was acknowledged meanwhile.
         bits &= ~(one.acknowledged | one.acknowledging)
+        if one.all_bits & one.acknowledging:  # they fail, perhaps, and nobody else comes back
+            self._table.postpone(one, self._clock.wall_ms() + 1000)
         target = self._retry_topic(one)
         failures: list[str] = []
         told = functools.partial(self._revived, one, failures)

@@ -223,6 +223,9 @@ class Transactions:
             return
 
         async def act(is_undecided: bool | None) -> None:
+            if self.table.current(half.queue_offset, own) is not None:  # resumed meanwhile
+                self.end(half, commit=commit, ended=ended)
+                return
             if is_undecided is None:
                 ended(ResponseCode.SYSTEM_BUSY, UNKNOWN)
                 return
@@ -319,7 +322,8 @@ class Transactions:
             resumed: called once with the outcome; must not raise.
         """
         own = identity(half)
-        offset = self.table.current(half.queue_offset if half.topic == HALF_TOPIC else -1, own)
+        known_offset = half.queue_offset if half.topic == HALF_TOPIC else -1
+        offset = self.table.current(known_offset, own)
         copy = resumed_copy(half)
         if offset is not None:
             if offset in self._busy:
@@ -332,6 +336,9 @@ class Transactions:
             return
 
         async def act(is_undecided: bool | None) -> None:
+            if self.table.current(known_offset, own) is not None:  # somebody else has resumed it
+                self.resume(half, resumed)
+                return
             if not is_undecided:
                 remark = UNKNOWN if is_undecided is None else ENDED_BEFORE
                 resumed(ResponseCode.SYSTEM_ERROR, remark)

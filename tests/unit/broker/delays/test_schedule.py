@@ -10,6 +10,7 @@ from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, failing
 
 from pymq.broker.delays.level import BATCH_COUNT
 from pymq.broker.delays.parking import delay_level, park_delayed
+from pymq.broker.log_writer import GATHERED_COUNT_MAX
 from pymq.errors import BrokerSystemError, StoreError
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_properties, parse_properties
@@ -115,6 +116,28 @@ def test_many_messages_are_delivered_in_order_and_in_batches(delays: Delays) -> 
     asyncio.run(deliver())
     assert counts == [BATCH_COUNT] * 3 + [5]
     assert delays.bodies() == bodies
+
+
+def test_a_batch_is_delivered_once_while_others_fill_the_writer(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """The writer writes when it has gathered enough, in the middle of a batch."""
+    delays = Delays(tmp_path / "store", clock, joins=False)
+    bodies = [b"%d" % number for number in range(40)]
+    for body in bodies:
+        delays.park(body, 1)
+    delays.clock.now_ms += 1000
+
+    async def deliver() -> None:
+        for _ in range(GATHERED_COUNT_MAX - 10):
+            other = NewRecord("other", 0, b"x", b"", BORN, 1, 0, 0, 0)
+            delays.writer.append(other, lambda *_: None)
+        while await delays.schedule.step(delays.schedule.levels[0]):
+            pass
+
+    asyncio.run(deliver())
+    assert delays.bodies() == bodies
+    assert not delays.schedule.ahead()
 
 
 def test_large_messages_make_small_batches(tmp_path: Path, clock: FakeClock) -> None:

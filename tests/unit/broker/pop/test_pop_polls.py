@@ -1,5 +1,6 @@
 """Held pops: who is woken when, and what stays behind."""
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class Held:
                     0.0,
                 ),
                 self.clock.monotonic_s() + more.pop("wait_s", 10),
-                lambda: self.answered.append(name),
+                more.pop("work", lambda: self.answered.append(name)),
                 ("T", more.pop("group", "g"), queue_id),
                 ["R"],
                 lambda _: wanted,
@@ -112,3 +113,13 @@ def test_deadlines_and_limits() -> None:
     held.clock.now_ms += 20
     assert held.polls.expire() == 1
     assert held.answered == ["b"]
+
+
+def test_when_it_closes_nobody_is_held_again() -> None:
+    """A pop that finds nothing when it is answered asks to be held until its deadline."""
+    held = Held()
+    again: list[Holding] = []
+    held.hold("a", work=lambda: again.append(held.hold("a")))
+    asyncio.run(held.polls.close())
+    assert again == [Holding.LATE]
+    assert len(held.polls) == 0
