@@ -174,11 +174,11 @@ in_spark() {  # in_spark VERSION ARGUMENTS: a Python with that Spark, and all el
     "$python" -m venv --clear --without-pip "$folder"
     "$python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check \
       "pyspark==$version.*" >&2 || return
-    site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    printf '%s\n' "$root/broker" "$root/connector" \
-      "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" > "$site/all-else.pth"
     touch "$folder/ready"
   fi
+  site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  printf '%s\n' "$root/broker" "$root/connector" "$root/examples/shop" \
+    "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" > "$site/all-else.pth"
   PATH=$folder/bin:$PATH PYSPARK_PYTHON=$folder/bin/python PYSPARK_DRIVER_PYTHON=$folder/bin/python \
     "$folder/bin/python" "$@"
 }

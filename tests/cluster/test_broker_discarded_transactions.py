@@ -99,6 +99,31 @@ def test_a_discarded_transaction_is_checked_again_when_an_administrator_says_so(
     serve_quickly(tmp_path, check, transaction_check_max=2, transaction_timeout_ms=0)
 
 
+def test_a_discarded_transaction_that_several_resume_is_open_once(tmp_path: Path) -> None:
+    """An administrator whose command timed out says it again."""
+
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+        (moved,) = await wait_for_discard(peer)
+        known = len(checks(peer))
+        message_id = offset_message_id(moved.store_host, moved.physical_offset)
+        answers = await asyncio.gather(*(resume(peer, message_id) for _ in range(3)))
+        assert [answer.code for answer in answers] == [OK] * 3
+        asked = await wait_for_checks(peer, known + 1)
+        decisions = [end(peer, place, COMMIT) for place in (half, *(one.half for one in asked))]
+        assert [answer.code for answer in await asyncio.gather(*decisions)] == [OK] * (
+            len(asked) + 1
+        )
+        known = len(checks(peer))
+        await asyncio.sleep(1.0)  # many rounds of checks
+        for late in checks(peer)[known:]:
+            assert "ended before" in ((await end(peer, late.half, COMMIT)).remark or "")
+        assert [one.body for one in await stored(peer, "T")] == [b"x"]
+
+    serve_quickly(tmp_path, check, transaction_check_max=2, transaction_timeout_ms=0)
+
+
 def test_the_checks_of_an_open_transaction_are_counted_again(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await join(peer)
