@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cluster.broker_peer import Peer, create_topic, fields, serve
+from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 
 from pymq.protocol.admin_bodies import GroupConfigs, TopicConfigs
 from pymq.protocol.bodies import GroupConfig, KVTable, TopicConfig, TopicTable
@@ -174,6 +174,34 @@ def test_cleaning_takes_queues_that_belong_to_no_topic(tmp_path: Path) -> None:
         assert table["offsetTable"]["T@g"] == {"0": 6, "1": 6}
 
     serve(tmp_path, check, store={"reserved_hours": 0, "queue_flush_interval_ms": 20})
+
+
+def test_cleaning_leaves_a_topic_that_is_created_meanwhile(tmp_path: Path) -> None:
+    names = [f"T{number:02}" for number in range(40)]
+    last = names[-1]
+
+    async def check(peer: Peer) -> None:
+        for name in names:
+            await create_topic(peer, name)
+            await peer.send(name, b"delayed", properties="DELAY\x011")
+            answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
+            assert answer.code == ResponseCode.SUCCESS
+        while not {path.name for path in (tmp_path / "consumequeue").iterdir()} >= {*names}:
+            await asyncio.sleep(0.02)  # they are delivered, to topics that do not exist
+        cleaning = asyncio.create_task(peer.ask(RequestCode.CLEAN_UNUSED_TOPIC))
+        while (tmp_path / "consumequeue" / names[0]).exists():
+            await asyncio.sleep(0)
+        created = asyncio.create_task(create_topic(peer, last))
+        sent = await peer.send(last, b"new")
+        cleaned = await cleaning
+        await created
+        assert (cleaned.code, sent.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+        pulled = await peer.pull(last, int(fields(sent)["queueOffset"]))
+        assert [one.body for one in records(pulled)] == [b"new"]
+        left = {path.name for path in (tmp_path / "consumequeue").iterdir()}
+        assert left.isdisjoint(names[:-1]) and last in left
+
+    serve(tmp_path, check)
 
 
 async def wait_deleted(peer: Peer) -> None:
