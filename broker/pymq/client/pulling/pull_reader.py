@@ -71,6 +71,8 @@ class PullReader(QueueReader):
                         offset = self._begin_at
                         if offset is None:
                             offset = await self._first_offset()
+                            if self._begin_at is not None:  # moved meanwhile
+                                offset = self._begin_at
                         self._begin(offset)
                         self._on_begin()
                     assert self.process_queue is not None

@@ -190,7 +190,13 @@ class Transactions:
         Raises:
             PymqError: it may not have heard it; then it will ask.
         """
-        message = self._open.pop(receipt.message_id, None)
+        try:
+            await self._end(receipt, status)
+        finally:  # until then, who asks is told to ask later: not two say "commit"
+            self._open.pop(receipt.message_id, None)
+
+    async def _end(self, receipt: SendReceipt, status: TransactionStatus) -> None:
+        message = self._open.get(receipt.message_id)
         assert receipt.offset_message_id is not None
         _, physical = parse_offset_message_id(receipt.offset_message_id)
         loop, config = self._pool.loop, self._config
