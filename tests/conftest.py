@@ -67,6 +67,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line(f"to repeat the random tests: PYMQ_TEST_SEED={SEED}")
 
 
+@pytest.hookimpl(trylast=True)  # after -k and -m: turns are drawn among what was asked for
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_those_whose_turn_it_is(config, items, SEED)
     _skip_without_java(items)

@@ -6,7 +6,8 @@
 ``@pytest.mark.by_turns(of="pairs")``
     One of the tests that are marked so runs; ``turn="old"``: those with the same turn run together.
 
-With ``PYMQ_TURNS=all`` everything runs; a test that is asked for alone always does.
+With ``PYMQ_TURNS=all``, or ``PYMQ_GOLDEN=all``, everything runs; a test that is asked for alone
+always does.
 """
 
 import os
@@ -26,7 +27,7 @@ def leave_those_whose_turn_it_is(
         items: what was collected; changed.
         seed: of the run.
     """
-    if os.environ.get("PYMQ_TURNS") == "all":
+    if "all" in (os.environ.get("PYMQ_TURNS"), os.environ.get("PYMQ_GOLDEN")):
         return
     found = [dict(_turns(item)) for item in items]
     every: dict[Hashable, set[str]] = {}

@@ -72,6 +72,14 @@ def test_a_discarded_transaction_may_still_be_ended_once(tmp_path: Path, first: 
         serve_quickly(tmp_path, part, transaction_check_max=2, transaction_timeout_ms=0)
 
 
+async def discard(peer: Peer) -> tuple[Half, str]:
+    """Have a transaction discarded; return its half message, and the id of what was moved."""
+    await join(peer)
+    half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+    (moved,) = await wait_for_discard(peer)
+    return half, offset_message_id(moved.store_host, moved.physical_offset)
+
+
 async def resume(peer: Peer, message_id: str) -> Any:
     return await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=message_id)
 
@@ -80,11 +88,8 @@ def test_a_discarded_transaction_is_checked_again_when_an_administrator_says_so(
     tmp_path: Path,
 ) -> None:
     async def check(peer: Peer) -> None:
-        await join(peer)
-        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        (moved,) = await wait_for_discard(peer)
+        half, message_id = await discard(peer)
         known = len(checks(peer))
-        message_id = offset_message_id(moved.store_host, moved.physical_offset)
         assert (await resume(peer, message_id)).code == OK
         asked = await wait_for_checks(peer, known + 1)
         assert decode_properties(asked[-1].record.properties)["TRANSACTION_CHECK_TIMES"] == "1"
@@ -103,11 +108,8 @@ def test_a_discarded_transaction_that_several_resume_is_open_once(tmp_path: Path
     """An administrator whose command timed out says it again."""
 
     async def check(peer: Peer) -> None:
-        await join(peer)
-        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        (moved,) = await wait_for_discard(peer)
+        half, message_id = await discard(peer)
         known = len(checks(peer))
-        message_id = offset_message_id(moved.store_host, moved.physical_offset)
         answers = await asyncio.gather(*(resume(peer, message_id) for _ in range(3)))
         assert [answer.code for answer in answers] == [OK] * 3
         asked = await wait_for_checks(peer, known + 1)

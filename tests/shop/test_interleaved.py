@@ -76,6 +76,7 @@ class Pair:
             )
             yield key, one, other
             if not was_reached:
+                assert number > 1, "no statement of the first was seen"
                 return
 
     def _interleave(

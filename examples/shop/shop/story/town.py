@@ -104,6 +104,12 @@ class Town:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Have all processes run, ready, with tables and topics; end them afterwards."""
+        with self._held:
+            async with self._running():
+                yield
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
         try:
             cluster = [one for one in self.members.values() if self._is_of_cluster(one)]
             await asyncio.gather(*(one.start() for one in cluster))
@@ -121,7 +127,6 @@ class Town:
             services = [one for one in self.members.values() if not self._is_of_cluster(one)]
             await asyncio.gather(*(one.stop() for one in services))
             await asyncio.gather(*(one.stop() for one in self.members.values()))
-            self._held.close()
 
     def cpu_s(self) -> dict[str, float]:
         """Return the processor time that each process has taken so far, in seconds."""
