@@ -57,10 +57,10 @@ async def receive(consumer: Consumer, count: int) -> list[ReceivedMessage]:
     return received
 
 
-def create_topic(name_server: str, topic: str = "T") -> None:
+def create_topic(name_server: str, topic: str = "T", queue_count: int = QUEUE_COUNT) -> None:
     """Create a topic on every broker: one that is created by sends may be on some only."""
     with BlockingClient(name_server, timeout_s=TIMEOUT_S) as client:
-        admin_of(client).topics.create(topic, queue_count=QUEUE_COUNT)
+        admin_of(client).topics.create(topic, queue_count=queue_count)
 
 
 async def send_numbers(name_server: str, topic: str, numbers: range) -> None:

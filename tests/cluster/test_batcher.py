@@ -17,6 +17,7 @@ from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     ClientClosed,
     ConfigurationError,
+    ConnectionFailed,
     LocalProtocolError,
     MessageIllegal,
     PymqError,
@@ -359,6 +360,32 @@ def test_what_waited_for_the_batch_before_until_its_deadline_was_surely_not_sent
                 known = [one.outcome_known for one in results if isinstance(one, PymqError)]
                 assert known in ([False], [False, True])  # late, or in the last moment
                 assert len(broker.sent) == 2 + (len(known) == 1)
+
+    run(test())
+
+
+def test_batches_that_wait_for_the_one_before_fail_when_the_producer_closes() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker:
+            producer = Producer(broker.address, **LIMITS)
+            async with producer:
+                await producer.send(Message("T", b"first"))
+                broker.answers = [None]
+                batcher = Batcher(producer, count_max=2)
+                futures = [
+                    batcher.send_nowait(Message("T", b"%d" % n), sharding_key="k")
+                    for n in range(6)
+                ]
+                while len(broker.sent) < 2:
+                    await asyncio.sleep(0.005)
+                await producer.close(timeout_s=0.1)
+            async with asyncio.timeout(30):
+                results = await asyncio.gather(*futures, return_exceptions=True)
+                await batcher.close()
+            assert len(broker.sent) == 2
+            assert [type(one) for one in results] == 2 * [ConnectionFailed] + 4 * [ClientClosed]
+            known = [one.outcome_known for one in results if isinstance(one, PymqError)]
+            assert known == 2 * [False] + 4 * [True]
 
     run(test())
 

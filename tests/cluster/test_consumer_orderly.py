@@ -304,7 +304,7 @@ def test_a_broker_is_killed_and_comes_back_while_in_order(
 def test_a_queue_is_given_up_when_its_handler_is_done(
     pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pymq.client.group.held_queues.LEAVING_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.leaving_queue.LEAVING_S", 0.1)
     monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.1)
     got: list[tuple[str, bytes]] = []
 

@@ -171,13 +171,13 @@ class Consumer(QueueControl):
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """Read a topic from now on.
 
-        All members of a group must subscribe to the same.
+        All members of a group must subscribe to the same. Another call for the topic replaces
+        this one, for what has not been pulled yet.
 
         Args:
             topic: which; one without a route yet is waited for.
             tags: ``*``, or the tags wanted, joined by ``||``.
-            sql: an SQL92 expression over properties instead, such as ``amount > 100``, for brokers
-                with ``enablePropertyFilter``.
+            sql: an SQL92 expression over properties; the broker needs ``enablePropertyFilter``.
 
         Raises:
             LocalProtocolError: the topic is not legal, or the tags are SQL or not an expression.

@@ -13,18 +13,19 @@ In order, a queue that waits for its handler is *leaving*: it is neither read no
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.broker_offsets import QueueOffsets
 from pymq.client.group.inbox import Delivery, Inbox
+from pymq.client.group.leaving_queue import LeavingQueue
 from pymq.client.group.queue_locks import QueueLocks
-from pymq.client.group.queue_reader import QueueReader, ReaderParts
+from pymq.client.group.queue_reader import QueueReader
+from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.rebalance_listener import ListenerCalls
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.unread import say_unread
-from pymq.errors import ConfigurationError, PymqError
+from pymq.errors import CommitFailed, ConfigurationError, PymqError
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue, Subscription
 
@@ -32,18 +33,6 @@ _log = logging.getLogger(__name__)
 
 #: When something failed.
 SOON_S = 1.0
-#: A queue whose handler keeps it from being given up says so after this.
-LEAVING_S = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class _Leaving:
-    """A queue that is read no more, and waits for its handler."""
-
-    reader: QueueReader
-    is_lost: bool
-    is_waiting: bool = True
-    task: asyncio.Task[None] | None = None
 
 
 class HeldQueues:
@@ -88,7 +77,7 @@ class HeldQueues:
         self.locks: QueueLocks | None = None
         self.readers: dict[MessageQueue, QueueReader] = {}
         self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._leaving: dict[MessageQueue, _Leaving] = {}
+        self._leaving: dict[MessageQueue, LeavingQueue] = {}
         #: Queues are given up in these.
         self._ending: set[asyncio.Task[None]] = set()
         #: Up to where we had finished the queues that we do not read any more.
@@ -102,12 +91,13 @@ class HeldQueues:
     def subscribed(self, subscriptions: Callable[[str], Subscription | None]) -> None:
         """What is wanted of the queues may have changed."""
         for queue, reader in self.readers.items():
-            reader.subscription = subscriptions(queue.topic) or reader.subscription
+            reader.subscribe(subscriptions(queue.topic) or reader.subscription)
 
     def commit_nowait(self) -> None:
         """Commit all queues without waiting."""
         for reader in (*self.readers.values(), *self._leaving_readers()):
-            reader.commit_nowait()
+            if self._is_surely_ours(reader.queue):
+                reader.commit_nowait()
 
     async def commit(self) -> None:
         """Commit all queues for good.
@@ -116,7 +106,7 @@ class HeldQueues:
             PymqError: one is not committed.
         """
         readers = (*self.readers.values(), *self._leaving_readers())
-        await asyncio.gather(*(reader.commit() for reader in readers))
+        await asyncio.gather(*(self._commit_ours(reader) for reader in readers))
 
     def _leaving_readers(self) -> list[QueueReader]:
         return [one.reader for one in self._leaving.values() if one.is_waiting and not one.is_lost]
@@ -172,33 +162,47 @@ class HeldQueues:
     async def take(
         self,
         queues: Collection[MessageQueue],
-        subscription: Subscription,
+        wanted: Callable[[], Subscription | None],
         start_in: Callable[[MessageQueue], StartPolicy],
     ) -> bool:
-        """Begin to read queues; return whether all could be had.
+        """Begin to read queues; return whether all could be had that are still wanted.
 
         Args:
             queues: of one topic, not held.
-            subscription: to their topic.
+            wanted: returns the subscription to their topic, if there still is one.
             start_in: returns where the group begins in a queue without a committed offset.
         """
         free = {queue for queue in queues if queue not in self._leaving}
-        granted = free
-        if self.locks is not None and free:
-            granted = await self.locks.lock(free)
-        if self._is_closing or not granted:
+        if not free or self._is_closing or wanted() is None:
             return not queues
+        readers: list[QueueReader] = []
+        await self._finish(self._begin(free, wanted, start_in, readers))
+        await self._listener.assigned({reader.queue for reader in readers})
+        for reader in readers:
+            if self.readers.get(reader.queue) is reader and not self._is_closing:
+                task = self._pool.spawn(f"read {reader.queue}", self._read(reader))
+                self._reading[reader.queue] = task
+        return len(readers) == len(queues)
+
+    async def _begin(
+        self,
+        free: set[MessageQueue],
+        wanted: Callable[[], Subscription | None],
+        start_in: Callable[[MessageQueue], StartPolicy],
+        readers: list[QueueReader],
+    ) -> None:
+        """Lock queues that nobody reads here, and append their readers."""
+        granted = free if self.locks is None else await self.locks.lock(free)
+        subscription = wanted()
+        if self._is_closing or subscription is None:
+            await self._unlock(granted)
+            return
         for queue in sorted(granted):
             reader = self._new_reader(queue, subscription, start_in(queue))
             self.readers[queue] = reader
+            readers.append(reader)
             if self._all_paused:
                 reader.pause()
-        await self._listener.assigned(granted)
-        if not self._is_closing:
-            for queue in sorted(granted & self.readers.keys()):
-                work = self._read(self.readers[queue])
-                self._reading[queue] = self._pool.spawn(f"read {queue}", work)
-        return len(granted) == len(queues)
 
     def _new_reader(
         self, queue: MessageQueue, subscription: Subscription, start: StartPolicy
@@ -225,10 +229,18 @@ class HeldQueues:
                 self._remove(queue)
                 self._drop(reader)
         if is_ours:
-            await self._listener.lost([queue])
-            await self._unlock([queue])
+            self._leaving[queue] = LeavingQueue(reader, is_lost=True, is_waiting=False)
+            await self._finish(self._give_free(queue))
         await asyncio.sleep(SOON_S)
         self._wake()
+
+    async def _give_free(self, queue: MessageQueue) -> None:
+        """Have others read a queue that was dropped."""
+        try:
+            await self._listener.lost([queue])
+            await self._unlock([queue])
+        finally:
+            self._leaving.pop(queue, None)
 
     # --- give up
 
@@ -251,7 +263,7 @@ class HeldQueues:
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         """Do what ``close`` must wait for."""
-        task = self._pool.spawn("give up queues", work)
+        task = self._pool.spawn("queues", work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         await asyncio.wait([task])
@@ -265,19 +277,19 @@ class HeldQueues:
     async def may_go_on(self, queue: MessageQueue) -> bool:
         """Return whether nobody else has read on in a queue while its lock was in doubt."""
         reader = self.readers.get(queue)
-        if reader is None or reader.process_queue is None:
-            return True
-        committed = await reader.offsets.read()
-        return committed is None or committed <= reader.process_queue.commit_offset
+        return reader is None or not await reader.is_behind()
+
+    def _is_surely_ours(self, queue: MessageQueue) -> bool:
+        return self.locks is None or self.locks.is_valid(queue)
 
     def _leave_soon(self, queues: Collection[MessageQueue], *, is_lost: bool) -> None:
         for reader in self._remove_all(queues):
-            leaving = self._leaving[reader.queue] = _Leaving(reader, is_lost)
+            leaving = self._leaving[reader.queue] = LeavingQueue(reader, is_lost)
             leaving.task = self._pool.spawn(f"leave {reader.queue}", self._leave(leaving))
 
-    async def _leave(self, leaving: _Leaving) -> None:
+    async def _leave(self, leaving: LeavingQueue) -> None:
         reader = leaving.reader
-        say = self._pool.loop.call_later(LEAVING_S, self._say_leaving, reader)
+        say = leaving.say_later(self._group)
         try:
             if reader.process_queue is not None:
                 await self._inbox.wait_idle(reader.process_queue)
@@ -287,21 +299,6 @@ class HeldQueues:
             say.cancel()
             self._leaving.pop(reader.queue, None)
             self._wake()
-
-    def _say_leaving(self, reader: QueueReader) -> None:
-        queue = reader.queue
-        offset = reader.process_queue.commit_offset if reader.process_queue is not None else -1
-        _log.warning(
-            "group %r, topic %r, %s:%d: this queue is another member's now, but the handler of the "
-            "message at offset %d is not done after %g s; it keeps the queue until then, because "
-            "messages are handled in order; give what handles messages a time limit",
-            self._group,
-            queue.topic,
-            queue.broker_name,
-            queue.queue_id,
-            offset,
-            LEAVING_S,
-        )
 
     async def _end_read(self, readers: list[QueueReader]) -> None:
         queues = [reader.queue for reader in readers]
@@ -340,10 +337,19 @@ class HeldQueues:
             self._left_at[reader.queue] = reader.process_queue.commit_offset
             self._inbox.drop(reader.process_queue)
 
+    async def _commit_ours(self, reader: QueueReader) -> None:
+        """Commit a queue, unless that would set back whoever has read it while we were in doubt."""
+        if not self._is_surely_ours(reader.queue) and await reader.is_behind():
+            raise CommitFailed(
+                f"group {self._group!r}, {reader.queue}: another member has read this queue while "
+                "our lock was in doubt; what it has committed stays"
+            )
+        await reader.commit()
+
     async def _commit(self, reader: QueueReader) -> None:
         broker = reader.queue.broker_name
         try:
-            await reader.commit()
+            await self._commit_ours(reader)
         except PymqError as error:
             self._troubles.warn(
                 ("commit", broker),

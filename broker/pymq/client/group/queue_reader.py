@@ -15,17 +15,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable
 
 from pymq.client import operations
-from pymq.client.cluster.pool import ClientPool
 from pymq.client.cluster.routes import MASTER_ID
-from pymq.client.group.broker_offsets import QueueOffsets
-from pymq.client.group.inbox import Delivery, Inbox
 from pymq.client.group.process_queue import ProcessQueue
+from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.retry import visible_topic
 from pymq.client.group.start_policy import StartPolicy
+from pymq.client.group.subscriptions import wants_the_same
 from pymq.client.group.unread import AWAY, say_unread
 from pymq.client.operations import PullResult, PullStatus
 from pymq.errors import (
@@ -35,7 +33,6 @@ from pymq.errors import (
     RemoteProtocolError,
     TopicNotExist,
 )
-from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.message import ReceivedMessage
@@ -62,27 +59,6 @@ MISSING_PACKAGE_PAUSE_S = 5.0
 #: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
 PULL_COUNT_MAX = 1024
 PULL_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderParts:
-    """What all readers of a consumer share.
-
-    Attributes:
-        group: consumer group.
-        pool: connections.
-        inbox: gets the messages.
-        offsets: returns who keeps the offset of a queue.
-        on_undecodable: gets messages whose body cannot be decompressed.
-        troubles: what was said, of all readers of the group.
-    """
-
-    group: str
-    pool: ClientPool
-    inbox: Inbox
-    offsets: Callable[[MessageQueue], QueueOffsets]
-    on_undecodable: Callable[[Delivery], None]
-    troubles: SaidOnce
 
 
 class QueueReader:
@@ -151,6 +127,12 @@ class QueueReader:
             if self._reset_to is not None:
                 await self._carry_out_reset(self._reset_to)
 
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want something else of the queue, from the next message that was not pulled yet on."""
+        before, self.subscription = self.subscription, subscription
+        if not wants_the_same(before, subscription):
+            self._interrupt()  # A pull under way passes over what was not wanted before.
+
     def reset(self, offset: int) -> None:
         """Go on at another offset, as soon as no handler is at work in order, and commit that."""
         self._reset_to = offset
@@ -217,6 +199,17 @@ class QueueReader:
         if self.process_queue is not None:
             await self.offsets.commit(self.process_queue.commit_offset)
 
+    async def is_behind(self) -> bool:
+        """Ask whether somebody has committed more than we have finished.
+
+        Raises:
+            PymqError: it cannot be found out.
+        """
+        committed = await self.offsets.read()
+        if committed is None or self.process_queue is None:
+            return False
+        return committed > self.process_queue.commit_offset
+
     # --- pause
 
     @property
@@ -245,8 +238,11 @@ class QueueReader:
         if self._held_offset is not None and process_queue.commit_offset > self._held_offset:
             _log.info("%s: reading goes on behind offset %d", self._named, self._held_offset)
             self._held_offset = None
+        asked = self.subscription
         try:
             result = await self._pull(process_queue, room)
+            if not wants_the_same(self.subscription, asked):
+                return 0.0
             if result.status is PullStatus.OFFSET_ILLEGAL:
                 await self._move(process_queue, result)
             else:
@@ -363,6 +359,8 @@ class QueueReader:
 
     async def _go_on(self, process_queue: ProcessQueue, offset: int, why: str) -> None:
         """Drop what is here, and begin at another offset."""
+        if process_queue is not self.process_queue:
+            return  # It was moved meanwhile.
         _log.warning(
             "%s: reading goes on at offset %d, instead of %d: %s",
             self._named,

@@ -197,11 +197,10 @@ class Rebalance:
         readable = {queue for queue in held - ours if queue.broker_name in route.addresses}
         await self._lose_away(held - ours - readable)
         await self._held.give_up(readable)
-        subscription = self._subscriptions.get(topic)
-        if subscription is None or self._is_closing:
-            return True
         return await self._held.take(
-            ours - held, subscription, lambda queue: self._routes.start_in(queue, self._start)
+            ours - held,
+            lambda: self._subscriptions.get(topic),
+            lambda queue: self._routes.start_in(queue, self._start),
         )
 
     async def _lose_away(self, queues: Collection[MessageQueue]) -> None:

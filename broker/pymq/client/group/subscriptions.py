@@ -6,6 +6,13 @@ from pymq.protocol.bodies import Subscription
 from pymq.protocol.names import check_topic
 
 
+def wants_the_same(one: Subscription, other: Subscription) -> bool:
+    """Do two subscriptions to a topic let the same messages through?"""
+    if one.expression_type != other.expression_type:
+        return False
+    return one.tags == other.tags and (bool(one.tags) or one.expression == other.expression)
+
+
 def subscription_of(topic: object, tags: object, sql: object, version: int) -> Subscription:
     """Return the subscription to a topic.
 

@@ -79,7 +79,8 @@ class PullMember:
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """Take a share of a topic's queues, from now on.
 
-        All members of a group must subscribe to the same.
+        All members of a group must subscribe to the same. Subscribing again replaces what was
+        wanted, for all messages that have not been polled yet.
 
         Args:
             topic: which; one without a route yet is waited for.

@@ -5,8 +5,10 @@ from collections.abc import Callable
 
 from pymq.client import operations
 from pymq.client.group.process_queue import ProcessQueue
-from pymq.client.group.queue_reader import PULL_TIMEOUT_S, SUSPEND_S, QueueReader, ReaderParts
+from pymq.client.group.queue_reader import PULL_TIMEOUT_S, SUSPEND_S, QueueReader
+from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
+from pymq.client.group.subscriptions import wants_the_same
 from pymq.client.operations import PullResult
 from pymq.client.pulling.pull_buffer import PullBuffer
 from pymq.client.pulling.pulled_queue import PulledQueue
@@ -83,6 +85,17 @@ class PullReader(QueueReader):
                 continue  # It was moved.
             finally:
                 self._step_scope = None
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want something else of the queue, from the next message that was not polled on."""
+        before, self.subscription = self.subscription, subscription
+        pulled = self.pulled
+        if pulled is None or wants_the_same(before, subscription):
+            return
+        self.move(pulled.position)
+        again = self.pulled
+        assert again is not None
+        again.consumed_offset = pulled.consumed_offset
 
     def move(self, offset: int) -> None:
         """Go on from another offset; what was pulled and not polled is dropped."""

@@ -1,6 +1,7 @@
 """Which queues a pull consumer reads: its share of a group's, or those that it was told."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.allocation import averagely
@@ -72,10 +73,9 @@ class AssignedQueues(PullRebalance):
             await self._pool.heartbeats.send_all()
         settled = self._subscriptions.keys() <= routes.keys()
         for topic in sorted(routes):
-            subscription = self._subscriptions.get(topic)
             unread = self._assigned - self.held.readers.keys()
             wanted = {queue for queue in unread if queue.topic == topic}
-            if subscription is not None and not self._is_closing:
-                # Whoever assigns a queue knows it: it is no queue that has come later.
-                settled &= await self.held.take(wanted, subscription, lambda _: self._start)
+            subscription = partial(self._subscriptions.get, topic)
+            # Whoever assigns a queue knows it: it is no queue that has come later.
+            settled &= await self.held.take(wanted, subscription, lambda _: self._start)
         return settled

@@ -16,6 +16,7 @@ Source: RocketMQ ProduceAccumulator.
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self
 
@@ -246,14 +247,14 @@ class Batcher:
         if found.busy or not found.run:
             return
         since_s = found.since_s
-        if not is_placed:
-            self._send(found.take(), None, since_s)
-        elif self._pool.is_open:
+        if not self._pool.is_open:
+            self._fail(found.take(), ClientClosed("the producer was closed meanwhile"))
+        elif is_placed:
             found.busy = True
             task = self._pool.spawn("batches", self._send_placed(topic, found, since_s))
             task.add_done_callback(lambda _: self._placed_sent(key))
         else:
-            self._fail(found.take(), ClientClosed("the producer was closed meanwhile"))
+            self._send(found.take(), None, since_s)
 
     async def _send_placed(self, topic: str, found: Gathering, since_s: float) -> None:
         """Send messages to their queues, and wait until that is over."""
@@ -279,14 +280,22 @@ class Batcher:
                 self._fail(refused, error)
             else:
                 run.move(at, by_queue.setdefault(queue, Run()))
-        await asyncio.gather(
-            *(self._send_queue(queue, some, since_s) for queue, some in by_queue.items()),
-        )
+        unsent = {
+            queue: deque(some.split(self._count_max, self._bytes_max))
+            for queue, some in by_queue.items()
+        }
+        try:
+            await asyncio.gather(*(self._send_queue(*one, since_s) for one in unsent.items()))
+        finally:
+            for runs in unsent.values():
+                for some in runs:
+                    self._fail(some, ClientClosed("the producer was closed before it was sent"))
 
-    async def _send_queue(self, queue: MessageQueue, run: Run, since_s: float) -> None:
-        """Send messages to one queue, one batch after the other; each error goes to its batch."""
+    async def _send_queue(self, queue: MessageQueue, runs: deque[Run], since_s: float) -> None:
+        """Send batches to one queue, one after the other; each error goes to its batch."""
         where = Placement(queue, None, None)
-        for some in run.split(self._count_max, self._bytes_max):
+        while runs:
+            some = runs.popleft()
             try:
                 sent = self._send(some, where, since_s)
             except PymqError as error:
