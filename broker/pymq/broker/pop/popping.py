@@ -129,6 +129,13 @@ class PopRules:
     bytes_max: Callable[[], int]
 
 
+class _Forgotten(Exception):
+    """A topic or a group was deleted while a pop waited: where it was in a queue may be void.
+
+    Committed, it would have another topic of that name begin behind its first messages.
+    """
+
+
 class Popping:
     """Takes messages.
 
@@ -249,6 +256,18 @@ class Popping:
         if not self._take_reset(queue):
             popped.is_unfinished = True
             return
+        try:
+            yield from self._pop_alone(wanted, queue, left, popped)
+        except _Forgotten:
+            popped.is_unfinished = True
+
+    def _pop_alone(self, wanted: Wanted, queue: GroupQueue, left: int, popped: Popped) -> Steps:
+        """Take up to ``left`` messages of a queue that no other pop waits with.
+
+        Raises:
+            _Forgotten: see there.
+        """
+        topic, _, queue_id = queue
         at = yield from self._start(wanted, queue)
         if wanted.in_order and self._orders.is_blocked(
             queue, wanted.attempt_id, wanted.invisible_ms
@@ -301,12 +320,19 @@ class Popping:
         return found
 
     def _alone(self, queue: GroupQueue, awaited: MatchingRead | EntryPrefetchJob) -> Steps:
-        """Wait for something while nobody else pops from a queue for the same group."""
+        """Wait for something while nobody else pops from a queue for the same group.
+
+        Raises:
+            _Forgotten: see there.
+        """
+        before = self._progress.forgotten_count
         self._busy.add(queue)
         try:
             yield awaited
         finally:
             self._busy.discard(queue)
+        if self._progress.forgotten_count != before:
+            raise _Forgotten
 
     def _rest(self, group: str, topic: str, queue_id: int) -> int:
         first, end = self._store.queue_bounds(topic, queue_id)

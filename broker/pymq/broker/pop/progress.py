@@ -29,9 +29,13 @@ class PopProgress:
 
     Args:
         offsets: the committed ones, which others may set at any time.
+
+    Attributes:
+        forgotten_count: rises when a topic or a group is deleted.
     """
 
     def __init__(self, offsets: OffsetTable) -> None:
+        self.forgotten_count = 0
         self._offsets = offsets
         self._steps: dict[GroupQueue, deque[Step]] = {}
 
@@ -90,10 +94,12 @@ class PopProgress:
 
     def forget_topic(self, topic: str) -> None:
         """Leave the group's offset alone whatever becomes of messages that are being taken."""
+        self.forgotten_count += 1
         self._steps = {queue: steps for queue, steps in self._steps.items() if queue[0] != topic}
 
     def forget_group(self, group: str) -> None:
         """The same for a group that is being deleted."""
+        self.forgotten_count += 1
         self._steps = {queue: steps for queue, steps in self._steps.items() if queue[1] != group}
 
 

@@ -1,0 +1,83 @@
+"""Pops that wait for a disk, while their topic is deleted."""
+
+from typing import Any
+
+import pytest
+
+from pymq.broker.pop.popping import Popped, Popping, PopRules, Wanted
+from pymq.broker.pop.progress import PopProgress
+from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.order_info import OrderTable
+from pymq.clock import Clock
+from pymq.store import ReadResult, ReadStatus
+from pymq.store.selection import EVERYTHING
+
+
+class Store:
+    """Plays a store with a queue of nine messages, whose entries lie on a cold disk."""
+
+    def __init__(self) -> None:
+        self.reads = self
+        self.status = ReadStatus.NO_MATCHED_MESSAGE
+        self.is_cold = True
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return 0, 9
+
+    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        return 0
+
+    def entry_prefetch(self, *_: Any) -> object | None:
+        return object() if self.is_cold else None
+
+    def begin(self, topic: str, queue_id: int, at: int, **_: Any) -> ReadResult:
+        return ReadResult(self.status, 9, 0, 9)
+
+
+class Responses:
+    def is_recent(self, place: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("committed", [None, 4])
+@pytest.mark.parametrize(
+    "status", [ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_OVERFLOW_BADLY]
+)
+def test_a_topic_that_is_deleted_meanwhile_gets_no_offset(
+    committed: int | None, status: ReadStatus
+) -> None:
+    store: Any = Store()
+    store.status = status
+    responses: Any = Responses()
+    topics: Any = {}
+    offsets = OffsetTable()
+    progress = PopProgress(offsets)
+    if committed is not None:
+        offsets.commit("g", "T", 0, committed)
+    popping = Popping(
+        store,
+        topics,
+        progress,
+        responses,
+        PopRules(
+            retry_percent=0,
+            retry_v2=False,
+            retry_v1_too=False,
+            start_in_memory=True,
+            bytes_max=lambda: 1 << 20,
+        ),
+        orders=OrderTable(Clock()),
+        take_reset=lambda queue: True,
+    )
+    popped = Popped()
+    wanted = Wanted(
+        topic="T", group="g", queue_id=0, count_max=8, init_mode=1, selection=EVERYTHING
+    )
+    steps = popping._pop_queue(wanted, "T", 0, popped)
+    next(steps)
+    progress.forget_topic("T")
+    offsets.delete_topic("T")
+    assert list(steps) == []
+    assert offsets.find("g", "T", 0) is None
+    assert (popped.is_unfinished, popped.taken) == (True, [])
+    assert not popping._busy
