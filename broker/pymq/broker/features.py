@@ -21,7 +21,7 @@ from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
 from pymq.broker.replication_feature import make_replication
-from pymq.broker.sink_feature import make_sinks
+from pymq.broker.sink_feature import make_sinks, make_sinks_of_slave
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions
@@ -153,6 +153,7 @@ SLAVE_FEATURES: Sequence[MakeFeature] = (
     make_replication,
     _steering_of_consumers,
     make_light_queues,
+    make_sinks_of_slave,
     make_assignments,
     _reports,
 )

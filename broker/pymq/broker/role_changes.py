@@ -15,6 +15,7 @@ from pymq.broker.ha.replica_group import MembersListener, ReplicaGroup
 from pymq.broker.ha.term import Term
 from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.broker.run import Base, Requests, Run
+from pymq.broker.sink_feature import forget_sinks
 from pymq.errors import PymqError, StoreError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
@@ -239,6 +240,7 @@ class RoleChanges:
 
     def _cut(self, end: int) -> None:
         """Cut the log, and then its epochs: the other way around, nobody could tell where."""
+        forget_sinks(self._store_config.root_path)
         truncate_log(self._store_config, end)
         self._epochs.save(self._epochs.epochs.cut(end))
 

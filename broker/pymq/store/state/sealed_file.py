@@ -133,6 +133,18 @@ class SealedFile:
             )
         return None
 
+    def remove(self) -> None:
+        """Remove the file and its backup, durably; idempotent.
+
+        Raises:
+            StoreError: one may still be there.
+        """
+        found = [path for path in (self._backup, self._path) if self._files.exists(path)]
+        for path in found:
+            self._files.remove(path)
+        if found:
+            self._files.fsync_directory(self._path.parent)
+
     def save(self, text: str) -> None:
         """Replace the file, durably; the previous one becomes the backup.
 
