@@ -23,7 +23,13 @@ from pymq.errors import StoreError
 from pymq.protocol.multi_dispatch import is_light
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.commit_log import CommitLog
-from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
+from pymq.store.queues.consume_queue import (
+    BLANK_SIZE,
+    ENTRY,
+    ENTRY_STRUCT,
+    ConsumeQueue,
+    Entries,
+)
 from pymq.store.queues.offset_lookup import end_before
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.write_gate import WriteGate
@@ -206,6 +212,17 @@ class Dispatch:
     def add(self, pending: PendingDispatch) -> None:
         """Add the queue entries of one write to the log."""
         self._pending.append(pending)
+
+    def reach(self, queue: ConsumeQueue) -> int:
+        """Return where the last record of a queue ends in the log, visible or not; -1: none."""
+        waiting = [self._held[queue].pieces] if queue in self._held else []
+        waiting += [one.groups[queue][1] for one in self._pending if queue in one.groups]
+        ends = [queue.physical_end]
+        for pieces in waiting:
+            if pieces:
+                offset, size, _ = ENTRY_STRUCT.unpack(pieces[-1][-ENTRY_BYTES:])
+                ends.append(offset + size)
+        return max(ends)
 
     def hold(self, queues: HeldQueues, *, since: int | None = None) -> None:
         """Keep what comes into queues invisible until ``release``; nobody else holds them.

@@ -106,6 +106,7 @@ class MessageStore:
             clean_stop=parts.clean_stop,
             disks=self._disks,
             durability=self.durability,
+            reach=self.dispatch.reach,
             gate=gate,
         )
         self.retention.check_disk()

@@ -156,12 +156,12 @@ class Replication:
     def has_queues_before(self, topic: str, physical_end: int) -> bool:
         """Return whether some queue of a topic has messages, all before a physical offset."""
         queues = self._queues.of_topic(topic)
-        return any(one.end_offset and one.physical_end <= physical_end for one in queues)
+        return any(one.end_offset and self._dispatch.reach(one) <= physical_end for one in queues)
 
     def queues_end_before(self, topic: str, physical_end: int) -> bool:
         """Return whether no message of a topic is behind a physical offset."""
         queues = self._queues.of_topic(topic)
-        return all(queue.physical_end <= physical_end for queue in queues)
+        return all(self._dispatch.reach(queue) <= physical_end for queue in queues)
 
     def append(self, physical_offset: int, *parts: memoryview) -> None:
         """Append bytes of the master's log; whole records become visible as those that are put.

@@ -51,6 +51,7 @@ class Retention:
         clean_stop: records which queues are deleted.
         disks: how full they are.
         durability: says what is on the disk: nothing else may be deleted.
+        reach: says where the last record of a queue ends in the log, visible or not.
         gate: refuses calls of a closed store, and writes after a deletion that failed half way.
 
     Attributes:
@@ -69,6 +70,7 @@ class Retention:
         clean_stop: CleanStop,
         disks: DiskWatch,
         durability: Durability,
+        reach: Callable[[ConsumeQueue], int],
         gate: WriteGate,
     ) -> None:
         self._config = config
@@ -79,6 +81,7 @@ class Retention:
         self._clean_stop = clean_stop
         self._disks = disks
         self._durability = durability
+        self._reach = reach
         self._gate = gate
         self.needed_from: Callable[[], int | None] = lambda: None
         self._deleted_segments = DeletedSegments(log.files, config.held_grace_ms / 1000)
@@ -252,7 +255,7 @@ class Retention:
         """
         self._gate.check_open()
         end = self._log.end if before is None else before
-        queues = [one for one in self._queues.of_topic(topic) if one.physical_end <= end]
+        queues = [one for one in self._queues.of_topic(topic) if self._reach(one) <= end]
         if not queues:
             return 0
         try:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.unit.store.stores import FakeClock, open_store, put_ok, record
 
 from pymq.broker.config import BrokerConfig
@@ -122,3 +123,45 @@ def test_a_log_that_lost_its_end_has_no_topic_that_begins_behind_it() -> None:
     assert ids.find("late").startswith(known)
     ids.restore({"table": {"of RocketMQ's time": "0123456789abcdef"}})
     assert ids.first_offsets() == {"early": 5, "late": 20}
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_messages_that_are_not_confirmed_yet_keep_their_queue(
+    tmp_path: Path, is_gone: bool
+) -> None:
+    """They are in the log, and in no queue until the whole group has them."""
+    bed, master = Bed(tmp_path / "slave"), open_store(tmp_path / "master", FakeClock())
+    at = 0
+
+    def follow() -> None:
+        nonlocal at
+        while at < master.log_end:
+            part = master.replication.part(at, 1 << 20)
+            bed.store.replication.append(at, part)
+            at += len(part)
+
+    bed.told("A")
+    put_ok(master, record(b"old", topic="A"))
+    if not is_gone:
+        put_ok(master, record(b"old", topic="A", queue_id=1))
+    follow()
+    first = master.log_end
+    bed.store.replication.show_up_to(first)
+    master.retention.delete_queues("A")
+    put_ok(master, record(b"new", topic="A", queue_id=1))
+    follow()
+    if is_gone:
+        bed.told()
+    else:
+        ids = TopicIds()
+        ids.log_end = lambda: first
+        ids.created("A")
+        bed.gone.take_ids(ids.body())
+    assert bed.gone
+    bed.gone.delete(first)
+    bed.store.replication.show_up_to(master.log_end)
+    assert bed.store.queue_bounds("A", 1) == (0, 1)
+    bed.store.close()
+    again = open_store(tmp_path / "slave", FakeClock())
+    assert again.queue_bounds("A", 1) == (0, 1)
+    assert again.queue_bounds("A", 0)[1] == (1 if is_gone else 0)
