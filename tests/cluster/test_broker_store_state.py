@@ -1,11 +1,16 @@
 """The store as administrators see and steer it."""
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.cluster.broker_peer import Peer, create_topic, serve
 
 from pymq.protocol.admin_bodies import ColdReadLimits, ReplicationStatus
+from pymq.protocol.bodies import ConsumerData
 from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.store import MessageStore
+from pymq.store.state.sealed_file import SealedFile
 
 
 def test_a_master_without_slaves(tmp_path: Path) -> None:
@@ -79,3 +84,41 @@ def test_queues_of_topics_that_do_not_exist_are_deleted(tmp_path: Path) -> None:
         assert "U" in left and "T" not in left
 
     serve(tmp_path, check)
+
+
+def test_what_is_saved_last_counts_only_what_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offset that outlives its message would have the next one left out."""
+    ends: list[tuple[int, int]] = []
+    save = SealedFile.save
+
+    def observed(file: SealedFile, text: str) -> None:
+        if file._path == tmp_path / "config" / "consumerOffset.json":
+            ends.append((stores[0].durability.flushed_end, stores[0].log_end))
+        save(file, text)
+
+    stores: list[MessageStore] = []
+    monkeypatch.setattr(SealedFile, "save", observed)
+
+    async def check(peer: Peer) -> None:
+        run: Any = peer.broker._run
+        stores.append(run.store)
+        await peer.send("T", b"x")
+        await peer.heartbeat("c", ConsumerData(group="g"))
+        answer = await peer.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup="g",
+            topic="T",
+            queueId=0,
+            commitOffset=1,
+        )
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    serve(
+        tmp_path,
+        check,
+        store={"flush_interval_ms": 3_600_000, "flush_thorough_interval_ms": 3_600_000},
+        offset_flush_interval_ms=3_600_000,
+    )
+    assert ends and ends[0][0] == ends[0][1] > 0

@@ -370,8 +370,8 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
     scan_s = site.config.client_scan_interval_ms / 1000
     return [
         core.arrivals,
-        core.saving,
         core.flusher,
+        core.saving,  # ends first: what it saves last waits for a flush
         LogRoom(site.store, site.writers, site.clock),
         core.cleaner,
         core.key_indexing,

@@ -28,6 +28,8 @@ _PAGE_BYTES = 4096
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
 #: How often deadlines of waiters are checked at most.
 EXPIRE_INTERVAL_S = 0.2
+#: How long to wait for a slow disk where nobody waits for an answer.
+WAIT_ALL_S = 60.0
 #: How often to check whether consume queues or the key index are due for a flush.
 QUEUE_PAUSE_S = 0.5
 
@@ -87,7 +89,7 @@ class Flusher:
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
         self._reported: dict[str, str] = {}
-        self._is_closed = False
+        self._is_closed = self._has_failed = False
         #: When the flush in progress began; None: there is none.
         self.begun_s: float | None = None
         self._alarm = Alarm(clock, self._ring, least_s=EXPIRE_INTERVAL_S)
@@ -119,17 +121,28 @@ class Flusher:
         self._alarm.due(deadline)
 
     async def wait_all_flushed(self) -> None:
-        """Return once all that is in the log now is flushed, or cannot be, or we are closed."""
+        """Return once all that is in the log now is flushed, although its disk may be slow.
+
+        Raises:
+            StoreError: that cannot be promised.
+        """
+        end, until_s = self._store.log_end, self._clock.monotonic_s() + WAIT_ALL_S
+        while (reason := await self._flushed_to(end)) is not None:
+            if self._is_closed or self._has_failed or self._clock.monotonic_s() >= until_s:
+                raise StoreError(f"the log is not on the disk: {reason}")
+
+    async def _flushed_to(self, end: int) -> str | None:
+        """Wait until the log is flushed up to a physical offset; return why it is not."""
         if self._is_closed:
-            return
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return "the broker is shutting down"
+        told: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
         def done(reason: str | None) -> None:
             if not told.done():  # it is when the waiting task was cancelled
-                told.set_result(None)
+                told.set_result(reason)
 
-        self.wait_flushed(self._store.log_end, done)
-        await told
+        self.wait_flushed(end, done)
+        return await told
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -170,7 +183,7 @@ class Flusher:
             end = job.physical_end
             await self._work.run(job.run, functools.partial(durability.finish_flush, job))
         except FlushFailed as error:
-            reason = f"the disk failed: {error}"
+            reason, self._has_failed = f"the disk failed: {error}", True
             self._report("log flush", error)
         except StoreError as error:
             self._report("log flush", error)
@@ -232,14 +245,7 @@ class Flusher:
 
     async def look_again(self) -> None:
         """Flush everything: nothing is deleted for its age before."""
-        flushed: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-
-        def done(reason: str | None) -> None:
-            if not flushed.done():
-                flushed.set_result(reason)
-
-        self.wait_flushed(self._store.log_end, done)
-        await flushed
+        await self._flushed_to(self._store.log_end)
         await self.flush_queues()
 
     def _report(self, what: str, error: StoreError) -> None:

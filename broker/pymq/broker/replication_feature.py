@@ -281,7 +281,9 @@ class _FollowedTables:
     def __init__(self, site: Site, tables: Tables, core: Core) -> None:
         self._site, self._tables, self._core = site, tables, core
         self.delays = DelayOffsets(site.clock)
-        self.save_delays = core.saving.add("delayOffset.json", self.delays)
+        self.save_delays = core.saving.add(
+            "delayOffset.json", self.delays, is_about_log=True
+        )
 
     def list(self, copies_offsets: Callable[[], bool]) -> "list[Followed]":
         """Return them in the order in which the master is asked.

@@ -53,7 +53,7 @@ class StateSaving:
         directory: of the files.
         executor: does the disk work.
         announced: waits until the name servers know the topics.
-        flushed: waits until all that is in the log is on the disk.
+        flushed: waits until all that is in the log is on the disk, or raises a StoreError.
     """
 
     def __init__(
@@ -72,17 +72,20 @@ class StateSaving:
         self._busy: list[tuple[BusyTable, StateFile, float]] = []
         self._tasks = Tasks("state files")
 
-    def add(self, name: str, table: Table) -> Callable[[], None]:
+    def add(self, name: str, table: Table, *, is_about_log: bool = False) -> Callable[[], None]:
         """Keep a table in a file that is saved soon after each change.
 
         Args:
             name: of the file, such as ``topics.json``.
             table: what is in it.
+            is_about_log: whether what it says of messages must be on the disk no sooner than they
+                are.
 
         Returns:
             To be called after each change.
         """
-        return functools.partial(self._save_soon, self._add_file(name, table))
+        flushed = self._flushed if is_about_log else None
+        return functools.partial(self._save_soon, self._add_file(name, table, flushed))
 
     def add_periodic(self, name: str, table: BusyTable, *, interval_s: float) -> None:
         """Keep a table in a file that is saved at intervals, if it has changed, and at the end.

@@ -67,6 +67,11 @@ class Replication:
         #: What is still to come of the end of a finished file, behind its blank record.
         self._padding_bytes = 0
 
+    @property
+    def shown_end(self) -> int | None:
+        """Up to where the log may be visible, as ``show_up_to`` was told."""
+        return self._dispatch.limit
+
     def show_up_to(self, physical_end: int | None) -> None:
         """Make visible what is confirmed, and nothing else; None: whatever is stored."""
         if physical_end != self._dispatch.limit:

@@ -24,7 +24,7 @@ from tests.unit.store.stores import (
 from pymq.broker import flusher as flusher_module
 from pymq.broker.flusher import Flusher
 from pymq.clock import Clock
-from pymq.errors import FlushFailed
+from pymq.errors import FlushFailed, StoreError
 from pymq.store import Files, MessageStore
 
 DEADLINE_S = 120.0
@@ -76,9 +76,47 @@ def test_all_that_is_in_the_log_is_waited_for(tmp_path: Path, executor: ThreadPo
         assert store.durability.flushed_end >= result.physical_end
         await flusher.close()
         put_ok(store, record())
-        await flusher.wait_all_flushed()  # nobody flushes any more
+        with pytest.raises(StoreError, match="the broker is shutting down"):
+            await flusher.wait_all_flushed()
 
     run(store, executor, check)
+    store.close()
+
+
+def test_who_waits_for_all_has_patience_with_a_slow_disk_and_none_with_a_broken_one(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    may_end = threading.Event()
+
+    class Slow(FailingFiles):
+        def fsync(self, fd: int) -> None:
+            assert may_end.wait(DEADLINE_S)
+            super().fsync(fd)
+
+    may_end.set()
+    files = Slow()
+    store = open_store(tmp_path, files=files)
+    (result,) = put_ok(store, record())
+    may_end.clear()
+
+    async def inside() -> None:
+        flusher = Flusher(
+            store, executor, Clock(), interval_s=0.005, queue_interval_s=3600, timeout_s=0.01
+        )
+        flusher.start()
+        waiting = asyncio.ensure_future(flusher.wait_all_flushed())
+        assert await flushed(flusher, result.physical_end) is not None  # too slow for a send
+        assert not waiting.done()
+        may_end.set()
+        await asyncio.wait_for(waiting, DEADLINE_S)
+        assert store.durability.flushed_end >= result.physical_end
+        files.on_fsync = failing_in("commitlog", errno.EIO)
+        put_ok(store, record())
+        with pytest.raises(StoreError, match="is not on the disk: the disk failed"):
+            await asyncio.wait_for(flusher.wait_all_flushed(), DEADLINE_S)
+        await flusher.close()
+
+    asyncio.run(inside())
     store.close()
 
 

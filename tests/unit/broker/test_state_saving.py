@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,3 +138,40 @@ def test_what_counts_messages_is_saved_after_they_are(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(1) as executor:
         asyncio.run(check(executor))
+
+
+def test_what_is_said_of_the_log_waits_until_the_log_is_on_the_disk(tmp_path: Path) -> None:
+    async def work() -> None:
+        is_broken = True
+        flushes = asyncio.Semaphore(0)
+
+        async def flushed() -> None:
+            await flushes.acquire()
+            if is_broken:
+                raise StoreError("the log is not on the disk")
+
+        async def nothing() -> None:
+            pass
+
+        with ThreadPoolExecutor(1) as executor:
+            saving = StateSaving(tmp_path, executor, announced=nothing, flushed=flushed)
+            soon, sometimes = Counts(), Counts()
+            soon.on_change = saving.add("a.json", soon, is_about_log=True)
+            saving.add_periodic("b.json", sometimes, interval_s=3600)
+            saving.start()
+            soon.put(1)
+            sometimes.put(2)
+            flushes.release()  # for the one that is saved soon
+            flushes.release()
+            with pytest.raises(StoreError, match="the log is not on the disk"):
+                await saving.save()
+            assert not os.listdir(tmp_path)
+            is_broken = False
+            for _ in range(4):
+                flushes.release()
+            await saving.save()
+            assert saved(tmp_path / "a.json") == 1
+            assert saved(tmp_path / "b.json") == 2
+            await saving.close()
+
+    asyncio.run(work())

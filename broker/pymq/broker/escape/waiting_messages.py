@@ -91,9 +91,9 @@ class TimerMessages:
             await timers.close()
         files, self._files = self._files, None
         if files is not None:
-            await self._flusher.wait_all_flushed()
             loop = asyncio.get_running_loop()
             try:
+                await self._flusher.wait_all_flushed()
                 await loop.run_in_executor(self._executor, files.flush)
             finally:
                 files.close()

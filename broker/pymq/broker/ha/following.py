@@ -177,15 +177,15 @@ class EpochFollowing:
         """Append what pushes hold, and show what is confirmed."""
         for epoch, of_epoch in itertools.groupby(pushes, _epoch_of):
             of_one = list(of_epoch)
+            last = of_one[-1]
+            assert isinstance(last, EpochPush)
+            replication.show_up_to(last.confirmed_end)  # first: or all would be shown at first
             for first, bodies in _runs(of_one):
                 epochs = self._epochs.epochs
                 if epoch != NO_EPOCH and epoch.number > epochs.last_number:
                     # Before its first byte, or nobody could tell later whose bytes these are.
                     self._epochs.save(epochs.begun(*epoch))
                 replication.append(first, *bodies)
-            last = of_one[-1]
-            assert isinstance(last, EpochPush)
-            replication.show_up_to(last.confirmed_end)
 
 
 def _epoch_of(push: Push | EpochPush) -> Epoch:

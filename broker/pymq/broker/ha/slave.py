@@ -64,7 +64,7 @@ class Slave:
         master: ``host:port`` of the master's HA port; None: unknown.
         is_following: whether the master is connected, and has sent something.
         is_unsure: whether the end of the log may be cut off: nobody may read it until the master
-            has agreed to it.
+            has confirmed it.
         is_acting: whether this broker acts for its master, which is away.
         rate: of what was received of the log.
     """
@@ -97,6 +97,8 @@ class Slave:
         self._refusal = ""
         self._disk = DiskExecutor(None)
         self._tasks = Tasks("slave")
+        #: Where our log ended when this connection began; all of that is visible.
+        self._begun_end = 0
         self.master: str | None = None
         self.is_following = False
         self.is_unsure = self.is_acting = False
@@ -181,7 +183,7 @@ class Slave:
         """
         loop = asyncio.get_running_loop()
         host, port = split_address(master)
-        end = self.replication.begin()
+        self._begun_end = end = self.replication.begin()
         await self._flush(end)
         connection = await connect(host, port, self._security, self._make_connection)
         self._connection = connection
@@ -235,7 +237,9 @@ class Slave:
     def _taken(self, size_bytes: int) -> None:
         """More of the log has arrived, and is appended."""
         self.rate.count(size_bytes)
-        self.is_unsure = False
+        confirmed_end = self.replication.shown_end
+        if confirmed_end is None or confirmed_end >= self._begun_end:
+            self.is_unsure = False
         if not self.is_following:
             self.is_following = True
             self._said.over("connection")

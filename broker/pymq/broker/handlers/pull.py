@@ -98,8 +98,8 @@ class PullHandlers:
         if self._slave is not None and self._slave.is_unsure:
             raise refusal(
                 ResponseCode.SYSTEM_BUSY,
-                "[REJECTREQUEST]system busy, start flow control for a while: this slave has not "
-                "compared its log with its master's since it was started",
+                "[REJECTREQUEST]system busy, start flow control for a while: the master of this "
+                "slave has not confirmed all of its log since it was started",
             )
         selection = self._check(header)
         reset = self._reset(request, header)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
+from pymq.errors import StoreError
 from pymq.protocol import fastjson
 from pymq.store.state.sealed_file import SealedFile
 
@@ -21,9 +22,10 @@ class StateFile:
         restore: takes over what was read; if that is invalid, raises a PymqError and changes
             nothing.
         executor: does the disk work.
-        flushed: waits until all that is in the log is on the disk. Given for tables that count
-            messages, such as committed offsets: those that a power loss takes must not be
-            counted in a file that survives it, or their successors would be left out.
+        flushed: waits until all that is in the log is on the disk, or raises a StoreError. Given
+            for tables that count messages, such as committed offsets: those that a power loss
+            takes must not be counted in a file that survives it, or their successors would be
+            left out.
     """
 
     def __init__(
@@ -62,8 +64,8 @@ class StateFile:
         """Write the file if the table has changed; return once it is on the disk.
 
         Raises:
-            StoreError: it could not be written; the file is as before, and the next save
-                tries again.
+            StoreError: it could not be written, or what it counts is not on the disk; the file is
+                as before, and the next save tries again.
         """
         async with self._saving:
             if not self._is_changed:
@@ -73,7 +75,7 @@ class StateFile:
             if self._flushed is not None:
                 try:
                     await self._flushed()
-                except asyncio.CancelledError:
+                except (asyncio.CancelledError, StoreError):
                     self._is_changed = True
                     raise
             writing = asyncio.get_running_loop().run_in_executor(

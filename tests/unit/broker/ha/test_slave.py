@@ -1,0 +1,71 @@
+"""When a slave's log may be read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.stores import FakeClock, open_store, put_ok, record
+
+from pymq.broker.ha.following import ClassicFollowing, EpochFollowing
+from pymq.broker.ha.slave import Slave
+from pymq.protocol.epoch_replication import EpochPush, Handshake
+from pymq.protocol.epochs import Epoch, Epochs
+from pymq.store import MessageStore
+
+
+class Known:
+    """The epochs of the log."""
+
+    epochs = Epochs((Epoch(1, 0),))
+
+    def save(self, epochs: Epochs) -> None:
+        self.epochs = epochs
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    return open_store(tmp_path, FakeClock())
+
+
+def slave_of(store: MessageStore) -> Slave:
+    following: Any = None
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    security: Any = None
+    return Slave(
+        store.replication,
+        None,
+        FakeClock(),
+        nothing,
+        security,
+        heartbeat_s=1,
+        silence_s=9,
+        following=following,
+        on_diverged=nothing,
+    )
+
+
+def test_what_is_not_confirmed_may_not_be_read(store: MessageStore) -> None:
+    """The next master may lack it: what consumers have seen must not vanish."""
+    put_ok(store, record())
+    end = store.log_end
+    slave = slave_of(store)
+    slave._begun_end = store.replication.begin()
+    slave.is_unsure = True
+    epochs: Any = Known()
+    following = EpochFollowing(Handshake(2, False, False), epochs)
+    for confirmed_end, is_unsure in (end - 1, True), (end, False), (end - 1, False):
+        push = EpochPush(end, Epoch(1, 0), confirmed_end, memoryview(b""))
+        following.take([push], store.replication)
+        slave._taken(0)
+        assert slave.is_unsure == is_unsure
+
+
+def test_without_epochs_nothing_is_confirmed(store: MessageStore) -> None:
+    put_ok(store, record())
+    slave = slave_of(store)
+    slave._begun_end = store.replication.begin()
+    slave.is_unsure = True
+    ClassicFollowing(wants_whole_log=True).take([], store.replication)
+    slave._taken(0)
+    assert not slave.is_unsure
