@@ -55,4 +55,4 @@ def _turns(item: pytest.Item) -> Iterator[tuple[Hashable, str]]:
         parameters = getattr(item, "callspec", None)
         if parameters is not None and {*marker.args} <= parameters.params.keys():
             values = [parameters.params[name] for name in marker.args]
-            yield (item.path.name, *marker.args), str(values)
+            yield (str(item.path), *marker.args), str(values)

@@ -17,6 +17,7 @@ from tests.cluster.broker_peer import (
     serve,
 )
 
+from pymq.broker.cold_reads import ColdReads
 from pymq.protocol.bodies import ConsumerData, ConsumeStats, MessageQueue, Subscription
 from pymq.protocol.client_bodies import OffsetReset
 from pymq.protocol.codes import LanguageCode, PullFlag, RequestCode, ResponseCode
@@ -139,6 +140,34 @@ def test_topics_and_groups_that_are_not_there(tmp_path: Path) -> None:
         answer = await reset(peer, group="h")
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert answer.remark == "Group h does not exist"
+
+    serve(tmp_path, check)
+
+
+def test_offsets_of_a_topic_that_is_made_again_meanwhile_are_not_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_looking, may_go_on = asyncio.Event(), asyncio.Event()
+    offset_by_time = ColdReads.offset_by_time
+
+    async def slow(reads: ColdReads, *arguments: Any) -> int:
+        offset = await offset_by_time(reads, *arguments)
+        is_looking.set()
+        await may_go_on.wait()
+        return offset
+
+    monkeypatch.setattr(ColdReads, "offset_by_time", slow)
+
+    async def check(peer: Peer) -> None:
+        times = await fill(peer)
+        asked = asyncio.ensure_future(reset(peer, timestamp=times[2]))
+        await is_looking.wait()
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        await create_topic(peer, "T", queues=2)
+        may_go_on.set()
+        answer = await asked
+        assert "was deleted and created again meanwhile" in str(answer.remark)
+        assert await committed(peer) == -1
 
     serve(tmp_path, check)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 PROJECT = Path(__file__).resolve().parents[2]
 #: Keeps the base of images, which takes minutes to make.
@@ -47,7 +48,7 @@ def engine() -> Iterator[dict[str, str]]:
     DATA.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         # One at a time: a second one at the same images would not start, and its tests be skipped.
-        fcntl.flock(stack.enter_context((DATA / "lock").open("w")), fcntl.LOCK_EX)
+        _lock(stack.enter_context((DATA / "lock").open("w")))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pymq-docker-")))
         environment["DOCKER_HOST"] = f"unix://{folder}/socket"
         with (folder / "log").open("wb") as log:
@@ -73,6 +74,26 @@ def engine() -> Iterator[dict[str, str]]:
         finally:
             process.terminate()
             process.wait(60)
+
+
+def _lock(file: IO[str]) -> None:
+    """Wait for another test run that has an engine.
+
+    Raises:
+        NoEngine: it keeps it for longer than pytest gives a test.
+    """
+    deadline = time.monotonic() + BUILD_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise NoEngine(
+                    f"another test run has had the engine of {DATA} for {BUILD_S:g} s"
+                ) from None
+            time.sleep(1.0)
+        else:
+            return
 
 
 def answers(environment: dict[str, str]) -> str | None:

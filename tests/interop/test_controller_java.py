@@ -243,7 +243,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.by_turns(of="controller", turn="test_mqadmin_says_the_same_of_both")
+@pytest.mark.by_turns(of="controller")
 def test_mqadmin_says_the_same_of_both(
     tmp_path: Path, java_client: Callable[[str], JavaClient]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Orders in real processes that are killed at random, on each database, and the audit at the end.
+"""Orders in real processes that are killed at random, on one database in each run, and the audit.
 
 ``PYMQ_SHOP_ORDERS`` says how many; ``./build.sh crash`` has 10,000 of them from 50 users at once.
 """
@@ -55,8 +55,7 @@ GIVEN = int(os.environ.get("PYMQ_SHOP_ORDERS", "0"))
 def test_orders_with_kills(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, seed: int
 ) -> None:
-    chance = random.Random(seed)
-    settings = replace(QUICK, pay_by=chance.choice(["outbox", "transaction"]))
+    settings = replace(QUICK, pay_by=random.Random(seed).choice(["outbox", "transaction"]))
     if kind != "sqlite":
         server: Server = request.getfixturevalue(kind)
         settings = replace(settings, database=server.create())

@@ -82,7 +82,14 @@ class ResetHandlers:
         Its members hear of it in the answers to their pulls, those that are held included.
         """
         topic, group = header.topic, header.group
+        topic_id = self._topics.id_of(topic)
         offsets = await self._new_offsets(header)
+        if self._topics.id_of(topic) != topic_id:  # the offsets are of the one before
+            raise refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {topic} was deleted and created again meanwhile, and nothing is reset; "
+                "ask again",
+            )
         for queue_id, offset in offsets.items():
             self._offsets.reset(group, topic, queue_id, offset)
         response = await self._answer_saved(request)

@@ -19,6 +19,7 @@ ELECTION_AGE_S = 0.2
 #: A topic that brokers create when somebody sends to them comes to one after the other: after a
 #: change of that kind we look again so soon, then in twice the time, and so on.
 GROWN_AGE_S = 1.0
+#: Names of topics that were asked for and not found, which are remembered; the latest ones.
 MISSED_COUNT_MAX = 1_000
 
 #: A known topic is not believed to be gone before name servers have said so for this long: one
