@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.played import Played
 from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
 
 import pymq
@@ -27,8 +28,15 @@ from pymq.errors import (
     RouteNotFound,
 )
 from pymq.net.asking import AskingWire
-from pymq.protocol.bodies import GroupConfig, MessageQueue
-from pymq.protocol.codes import Permission
+from pymq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    GroupConfig,
+    MessageQueue,
+    TopicRoute,
+)
+from pymq.protocol.codes import Permission, RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
@@ -100,6 +108,62 @@ def test_topics(cluster: Cluster, admin: blocking.Admin) -> None:
         admin.topics.create("topics", cluster="none")
 
 
+def test_a_topic_that_is_deleted_in_its_only_cluster_has_no_route(
+    cluster: Cluster, admin: blocking.Admin
+) -> None:
+    (name,) = admin.cluster().clusters
+    admin.topics.create("gone", queue_count=1)
+    for _ in range(2):  # one that does not exist is not an error
+        admin.topics.delete("gone", cluster=name)
+        assert "gone" not in admin.topics.names()
+        with pytest.raises(RouteNotFound, match="'gone'"):
+            admin.topics.route("gone")
+
+
+@pytest.mark.parametrize(
+    ("version", "brokers", "is_told"), [(401, "ab", True), (400, "a", True), (400, "ab", False)]
+)
+def test_a_topic_of_two_clusters_is_deleted_in_one(
+    version: int, brokers: str, is_told: bool
+) -> None:
+    """Name servers before 4.9.4 would forget its route to the other cluster, too."""
+
+    def answer(request: Command) -> Command:
+        body = b""
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            clusters = {f"cluster-{one}": frozenset([f"broker-{one}"]) for one in "ab"}
+            there = {one.broker_name: one for one in route("ab").brokers}
+            body = ClusterInfo(brokers=there, clusters=clusters).encode()
+        elif request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            body = route(brokers).encode()
+        response = request.reply(0, body=body)
+        response.version = version
+        return response
+
+    def route(names: str) -> TopicRoute:
+        return TopicRoute(
+            brokers=[
+                BrokerData(
+                    broker_name=f"broker-{one}",
+                    cluster=f"cluster-{one}",
+                    addresses={0: server.address},
+                )
+                for one in names
+            ]
+        )
+
+    with Played(answer) as server, admin_at(server.address) as admin:
+        if is_told:
+            admin.topics.delete("T", cluster="cluster-a")
+        else:
+            with pytest.raises(ConfigurationError, match=f"{server.address} .*restart it"):
+                admin.topics.delete("T", cluster="cluster-a")
+        assert server.count(RequestCode.DELETE_TOPIC_IN_BROKER) == 1
+    code = RequestCode.DELETE_TOPIC_IN_NAMESRV
+    told = [one.fields for one in server.requests if one.code == code]
+    assert told == [{"topic": "T", "clusterName": "cluster-a"}] * is_told
+
+
 def test_groups_and_members(cluster: Cluster, admin: blocking.Admin) -> None:
     admin.topics.create("members", queue_count=1)
     admin.groups.create(GroupConfig(group="team", retry_max_times=3))
@@ -169,6 +233,49 @@ def test_members_go_where_a_reset_sends_them() -> None:
             assert change.after == 0
             seen += [next(consumed).body for _ in range(3)]
         assert seen == [b"0", b"1", b"2"] * 2
+
+
+def test_members_that_were_assigned_their_queues_go_where_a_reset_sends_them() -> None:
+    with Cluster() as cluster, admin_at(cluster.name_server) as admin:
+        admin.topics.create("T", queue_count=1)
+        send(cluster, "T", 10)
+        queue = MessageQueue("T", cluster.broker_name, 0)
+        with assigned(cluster, queue) as consumer:
+            for _ in range(2):
+                seen: list[bytes] = []
+                while len(seen) < 10:
+                    polled = consumer.poll(10 - len(seen), DEADLINE_S)
+                    assert polled, seen
+                    seen += [message.body for message in polled]
+                assert seen == [b"%d" % n for n in range(10)]
+                consumer.commit()
+                (change,) = admin.offsets.reset("g", "T", "earliest")
+                assert (change.before, change.after) == (10, 0)
+
+
+def test_a_broker_of_4_9_cannot_tell_members_that_were_assigned_their_queues() -> None:
+    with (
+        Cluster(broker={"server_side_reset": False}) as cluster,
+        admin_at(cluster.name_server) as admin,
+    ):
+        admin.topics.create("T", queue_count=1)
+        send(cluster, "T", 3)
+        queue = MessageQueue("T", cluster.broker_name, 0)
+        with assigned(cluster, queue) as consumer:
+            assert consumer.poll(1, DEADLINE_S)
+            with pytest.raises(ConfigurationError, match="assigned .*stop them"):
+                admin.offsets.reset("g", "T", "earliest")
+        wait_until(lambda: not admin.groups.members("g").connections, "its farewell")
+        admin.offsets.reset("g", "T", 2)
+        with assigned(cluster, queue) as consumer:
+            assert [message.body for message in consumer.poll(1, DEADLINE_S)] == [b"2"]
+
+
+def assigned(cluster: Cluster, queue: MessageQueue) -> blocking.PullConsumer:
+    consumer = blocking.PullConsumer(
+        cluster.name_server, "g", from_where="earliest", timeout_s=DEADLINE_S
+    )
+    return consumer.assign([queue])
 
 
 def test_what_a_broker_of_4_9_cannot_tell_members_is_refused() -> None:

@@ -20,6 +20,7 @@ from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     DurabilityUnknown,
     LocalProtocolError,
+    MessageIllegal,
     NoPermission,
     PymqError,
     RequestTimeout,
@@ -36,6 +37,7 @@ ANY = BatchTarget("T")
 IN_FLIGHT = 3
 FREEZE = -1
 HANG_UP = -2
+LOSE_ANSWER = -3
 
 
 def body(number: int) -> bytes:
@@ -48,6 +50,8 @@ NUMBERS = {body(number): number for number in range(1_000)}
 class Shelf(Played):
     """Keeps what it is sent; ``script`` has what is done with the next batches.
 
+    ``of_queue`` has what is done with all for a queue.
+
     A pymq broker handles the requests of a connection in their order; RocketMQ mixes up those that
     are there at the same time.
     """
@@ -58,6 +62,7 @@ class Shelf(Played):
         self.is_pymq = is_pymq
         self.is_silent = False
         self.script: list[int] = []
+        self.of_queue: dict[int, int] = {}
         self.always = int(ResponseCode.SUCCESS)
         self.stored: list[tuple[int, bytes]] = []
 
@@ -77,10 +82,11 @@ class Shelf(Played):
             return request.reply(ResponseCode.SUCCESS if self.is_pymq else unknown)
         assert request.code in (SEND_RECORDS, RequestCode.SEND_BATCH_MESSAGE)
         code = self.script.pop(0) if self.script else self.always
-        if code in (0, 10, 11, 12, FREEZE, HANG_UP):
+        code = self.of_queue.get(int(fields["e"]), code)
+        if code in (0, 10, 11, 12, FREEZE, HANG_UP, LOSE_ANSWER):
             self.stored.append((int(fields["e"]), bytes(request.body)))
-        if code == FREEZE:
-            self.is_silent = True
+        if code in (FREEZE, LOSE_ANSWER):
+            self.is_silent = code == FREEZE
             return None
         if code == HANG_UP:
             raise OSError("the test hangs up")
@@ -384,6 +390,20 @@ def test_an_earlier_attempt_makes_the_outcome_unknown(bed: Bed) -> None:
     assert not failed.value.outcome_known
     bed.a.start()
     assert bed.copies()[0] >= 1
+
+
+def test_a_refusal_beside_a_batch_that_is_not_answered(bed: Bed) -> None:
+    """The second batch is refused for good; the first one is stored, and nobody said so."""
+    bed.a.of_queue = {0: LOSE_ANSWER, 1: int(ResponseCode.MESSAGE_ILLEGAL)}
+    with bed.pipeline() as pipeline:
+        for number in range(2):
+            pipeline.send(BatchTarget("T", number, "broker-a"), body(number))
+        channel = pipeline._in_flight[1].channel
+        wait_until(lambda: channel._readable.poll(0), timeout_s=LIMIT_S)  # the refusal is there
+        with pytest.raises(MessageIllegal, match="did not answer") as failed:
+            pipeline.flush()
+    assert not failed.value.outcome_known
+    assert bed.copies() == {0: 1}
 
 
 def test_the_outcome_is_known_when_nothing_was_written(bed: Bed) -> None:

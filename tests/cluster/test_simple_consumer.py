@@ -9,17 +9,22 @@ from pathlib import Path
 
 import pytest
 from tests.cluster import popping
+from tests.cluster.played import Played, PlayedNameServer, route_to
 from tests.cluster.popping import fill
-from tests.cluster.running import run
+from tests.cluster.running import TIMEOUT_S, run
 from tests.spark.two_brokers import TwoBrokers, numbers
 
 from pymq import (
     ConfigurationError,
     PymqError,
+    RequestTimeout,
     RouteNotFound,
     SimpleConsumer,
     blocking,
 )
+from pymq.protocol.bodies import TopicRoute
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
 from pymq.testing.cluster import Cluster
 
 
@@ -69,6 +74,69 @@ def test_one_of_two_brokers_is_away(
     with caplog.at_level(logging.WARNING), TwoBrokers(tmp_path) as bed:
         run(test(bed))
     assert caplog.text.count("gets no messages of broker 'broker-b'") == 1
+
+
+def test_a_topic_without_a_route_does_not_count_while_name_servers_are_away() -> None:
+    async def test(cluster: Cluster) -> None:
+        consumer = SimpleConsumer(
+            cluster.name_server, "g", from_where="earliest", timeout_s=TIMEOUT_S
+        )
+        await fill(cluster.name_server, "T", 2)
+        async with consumer.subscribe("T").subscribe("a-not-yet").subscribe("not-yet"):
+            (first,) = await consumer.receive(1, TIMEOUT_S, timeout_s=TIMEOUT_S)
+            await asyncio.to_thread(cluster.namesrv.stop)
+            (second,) = await consumer.receive(1, TIMEOUT_S, timeout_s=TIMEOUT_S)
+            assert {first.body, second.body} == {b"0", b"1"}
+
+    with Cluster() as cluster:
+        run(test(cluster))
+
+
+class PopBroker(Played):
+    """Has no message for anybody; says nothing at all to pops if it is silent."""
+
+    def __init__(self, name: str, *, is_silent: bool = False) -> None:
+        super().__init__(self._answer)
+        self.name = name
+        self.is_silent = is_silent
+
+    def _answer(self, request: Command) -> Command | None:
+        if request.code == RequestCode.POP_MESSAGE:
+            return None if self.is_silent else request.reply(ResponseCode.POLLING_TIMEOUT)
+        if request.code == RequestCode.NOTIFICATION:
+            return request.reply(ResponseCode.SUCCESS, fields={"hasMsg": "false"})
+        return request.reply(ResponseCode.SUCCESS)
+
+
+async def receive_nothing(
+    brokers: list[PopBroker], topics: list[str], *, timeout_s: float, receive_s: float
+) -> None:
+    routes = [route_to(one.address, name=one.name) for one in brokers]
+    route = TopicRoute(
+        queues=[queue for one in routes for queue in one.queues],
+        brokers=[broker for one in routes for broker in one.brokers],
+    )
+    with PlayedNameServer(dict.fromkeys(topics, route)) as name_server:
+        consumer = SimpleConsumer(name_server.address, "g", timeout_s=timeout_s)
+        for topic in topics:
+            consumer.subscribe(topic)
+        async with consumer:
+            assert await consumer.receive(1, TIMEOUT_S, timeout_s=receive_s) == []
+
+
+def test_a_silent_broker_is_waited_for_once_and_not_for_each_topic() -> None:
+    with PopBroker("broker-a", is_silent=True) as broker:
+        with pytest.raises(RequestTimeout):
+            run(receive_nothing([broker], ["A", "B", "C", "D"], timeout_s=2, receive_s=1))
+        assert broker.count(RequestCode.POP_MESSAGE) == 1
+
+
+def test_a_silent_broker_is_not_asked_for_news() -> None:
+    with PopBroker("broker-a", is_silent=True) as silent, PopBroker("broker-b") as other:
+        run(receive_nothing([silent, other], ["A", "B"], timeout_s=5, receive_s=6))
+        assert other.count(RequestCode.POP_MESSAGE) >= 1
+        assert silent.count(RequestCode.POP_MESSAGE) == 1
+        assert silent.count(RequestCode.NOTIFICATION) == 0
 
 
 def test_the_blocking_face(pymq_cluster: Cluster, topic: str) -> None:

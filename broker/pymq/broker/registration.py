@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pymq.broker.config import BrokerConfig
-from pymq.errors import PymqError
+from pymq.errors import PymqError, RequestTimeout
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
@@ -286,6 +286,8 @@ class _NameServer:
             if response.body:
                 self._on_order_topics(KVTable.decode(response.body).table)
         except PymqError as error:
+            if isinstance(error, RequestTimeout):
+                self._give_up_connection()
             if self._is_reachable is not False:
                 _log.warning(
                     "name server %s does not know this broker (clients that ask it find no "
@@ -307,6 +309,16 @@ class _NameServer:
                 self.address, CONNECT_TIMEOUT_S, on_ended=self._ended
             )
         return self._channel
+
+    def _give_up_connection(self) -> None:
+        """Have the next announcement make another one.
+
+        A firewall that forgot it, or a machine that lost power, does not say so, and TCP would try
+        for a quarter of an hour.
+        """
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.abort()
 
     def _ended(self, channel: AsyncChannel) -> None:
         """Announce again soon: the name server may have been restarted."""

@@ -12,6 +12,10 @@ MQ_VERSION_TEXT = "V5_3_3"
 #: Route requests of this version (4.9.4) or later are answered in strict JSON.
 MQ_VERSION_STRICT_JSON = 401
 
+#: Name servers of this version (4.9.4) or later forget a topic in one cluster only; those before
+#: forget it in all of them, and enter it again only when a topic of its broker changes.
+MQ_VERSION_CLUSTER_ROUTES = 401
+
 #: Brokers of this version (5.0.0-SNAPSHOT) or later have timer messages; those before take a
 #: delivery time for a property like any other.
 MQ_VERSION_TIMERS = 412

@@ -88,6 +88,7 @@ def pull(**more: object) -> Pull:
         (operations.cluster_info(), 106, None),
         (operations.topic_list(), 206, None),
         (operations.delete_topic_routes("T"), 216, {"topic": "T"}),
+        (operations.delete_topic_routes("T", "C"), 216, {"topic": "T", "clusterName": "C"}),
         (operations.delete_topic("T"), 215, {"topic": "T"}),
         (operations.topic_stats("T"), 202, {"topic": "T"}),
         (operations.topic_config("T"), 351, {"topic": "T"}),

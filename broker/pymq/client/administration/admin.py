@@ -72,7 +72,7 @@ class Admin:
         self._asking = asking = Asking(self._pool, timeout_s)
         self.topics = Topics(asking)
         self.groups = Groups(asking)
-        self.offsets = Offsets(asking, self.groups)
+        self.offsets = Offsets(asking)
         self.messages = Messages(asking)
         self.brokers = Brokers(asking)
         self.replicas = Replicas(asking)

@@ -99,19 +99,7 @@ class Groups:
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
-        return merged_connections((await self._connections(group)).values())
-
-    async def _connections(self, group: str) -> dict[str, ConsumerConnections]:
-        """Return the live members that each master knows, by the master's name."""
-        check_group(group)
-        masters = await self._asking.masters()
-
-        def ask() -> operations.Operation[ConsumerConnections]:
-            return operations.consumer_connections(group)
-
-        answers = await self._asking.answers(masters, ask)
-        online = {n: one for n, one in answers.items() if not isinstance(one, ConsumerNotOnline)}
-        return self._asking.complete(ask().description, online)
+        return merged_connections((await connections(self._asking, group)).values())
 
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
@@ -129,7 +117,7 @@ class Groups:
             BrokerError: with code 207 (CONSUME_MSG_TIMEOUT): it is silent.
             PymqError: a master did not answer.
         """
-        for name, known in (await self._connections(group)).items():
+        for name, known in (await connections(self._asking, group)).items():
             if any(one.client_id == client_id for one in known.connections):
                 address = (await self._asking.masters())[name]
                 asked = operations.running_info(group, client_id, stacks=stacks)
@@ -139,3 +127,21 @@ class Groups:
             "those it has",
             code=ResponseCode.CONSUMER_NOT_ONLINE,
         )
+
+
+async def connections(asking: Asking, group: str) -> dict[str, ConsumerConnections]:
+    """Return the live members of a group that each master knows, by the master's name.
+
+    Raises:
+        BrokersFailed: some masters did not answer.
+        PymqError: the only master did not.
+    """
+    check_group(group)
+    masters = await asking.masters()
+
+    def ask() -> operations.Operation[ConsumerConnections]:
+        return operations.consumer_connections(group)
+
+    answers = await asking.answers(masters, ask)
+    online = {n: one for n, one in answers.items() if not isinstance(one, ConsumerNotOnline)}
+    return asking.complete(ask().description, online)

@@ -4,6 +4,7 @@ A group without members is set by commits: its next member begins there. Members
 count and would commit over it, so they have to be told. Brokers of 5.x do that by themselves
 (``useServerSideResetOffset``), queue by queue; those of 4.9, and where it is off, only pass a time
 on to the members, for the whole topic, and the members commit when they have stopped their work.
+Those cannot reach members that were assigned their queues and subscribe to nothing.
 
 Source: RocketMQ AdminBrokerProcessor.resetOffset, DefaultMQAdminExtImpl.resetOffsetByTimestamp.
 """
@@ -16,12 +17,12 @@ from typing import Any, Literal
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
-from pymq.client.administration.groups import Groups
+from pymq.client.administration.groups import connections
 from pymq.client.checks import check_count, check_queue, check_seconds
 from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.group_progress import QueueLag, queue_lags
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
-from pymq.protocol.bodies import MessageQueue, TopicOffset
+from pymq.protocol.bodies import ConsumerConnections, MessageQueue, TopicOffset
 from pymq.protocol.names import check_group, check_topic
 
 #: Where to set a group to.
@@ -31,6 +32,7 @@ ResetTarget = Literal["earliest", "latest"] | datetime | int
 MEMBERS_WAIT_S = 30.0
 _POLL_S = 0.1
 _SERVER_SIDE = "useServerSideResetOffset=true"
+_NOBODY = ConsumerConnections()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,9 +62,8 @@ class OffsetChange:
 class Offsets:
     """Progress of consumer groups: ``admin.offsets``."""
 
-    def __init__(self, asking: Asking, groups: Groups) -> None:
+    def __init__(self, asking: Asking) -> None:
         self._asking = asking
-        self._groups = groups
 
     async def lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return how far a group is, per queue, sorted.
@@ -115,7 +116,8 @@ class Offsets:
 
         Raises:
             ConfigurationError: an argument is wrong; or members are connected that the broker can
-                only tell about whole topics and times: stop them.
+                only tell about whole topics and times, or, as they were assigned their queues, not
+                at all: stop them.
             RouteNotFound: no name server knows the topic.
             BrokersFailed: some masters did not do it; the others have.
             RequestTimeout: the members were told and have not committed that.
@@ -137,12 +139,13 @@ class Offsets:
         changes = await self._plan(group, wanted, brokers, to)
         if dry_run:
             return changes
-        members = await self._groups.members(group)
-        is_online = bool(members.connections) and topic in members.subscriptions
-        work = _Reset(self._asking, group, topic, to, queue is None, is_online, wait_s)
+        members = await connections(self._asking, group)
+        work = _Reset(self._asking, group, topic, to, queue is None, members, wait_s)
         answers = await asyncio.gather(
             *(
-                work.carry_out(address, [one for one in changes if one.queue.broker_name == name])
+                work.carry_out(
+                    name, address, [one for one in changes if one.queue.broker_name == name]
+                )
                 for name, address in brokers.items()
             )
         )
@@ -227,20 +230,30 @@ class _Reset:
     topic: str
     to: ResetTarget
     is_whole: bool
-    is_online: bool
+    members: Mapping[str, ConsumerConnections]
     wait_s: float
 
     async def carry_out(
-        self, address: str, changes: list[OffsetChange]
+        self, name: str, address: str, changes: list[OffsetChange]
     ) -> list[OffsetChange] | PymqError:
         """Do it on one broker; return what was changed, or why it was not."""
+        online = [one for one in self.members.values() if one.connections]
+        is_subscribed = any(self.topic in one.subscriptions for one in online)
+        here = self.members.get(name, _NOBODY)
+        # Members that were assigned their queues do not say which.
+        is_assigned = bool(here.connections) and not here.subscriptions
         try:
-            if not self.is_online:
+            if not (is_subscribed or is_assigned):
                 await self._each(address, changes, self._commit)
             elif await self._is_server_side(address):
                 await self._each(address, changes, self._reset_queue)
-            else:
+            elif is_subscribed:
                 return await self._tell_members(address, changes)
+            else:
+                raise ConfigurationError(
+                    f"group {self.group!r} has members that were assigned their queues, and "
+                    f"{address} cannot tell them where to go on: stop them and try again"
+                )
         except PymqError as error:
             return error
         return changes

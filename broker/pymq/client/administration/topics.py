@@ -197,25 +197,42 @@ class Topics:
 
         Args:
             topic: its name.
-            cluster: only there; the route is then left to the brokers' next registration.
+            cluster: only there. Its route to other clusters stays.
 
         Raises:
             BrokersFailed: some masters did not do it; the others have.
+            ConfigurationError: there is no such cluster; or a name server is older than 4.9.4 and
+                cannot forget the topic there and keep it in another cluster: restart it.
             PymqError: the only master, or a name server, did not.
         """
         check_topic(topic)
         masters = await self._asking.masters(cluster)
         await self._asking.every(masters, lambda: operations.delete_topic(topic))
-        if cluster is not None:
-            return
         servers = self._asking.pool.name_servers
+        failure: PymqError | None = None
         for address in servers:
             try:
-                await self._asking.one(address, operations.delete_topic_routes(topic))
+                await self._forget_route(address, topic, cluster)
             except ConnectionFailed:
                 # Name servers keep nothing: one that is down forgets by itself.
                 if len(servers) == 1:
                     raise
+            except PymqError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    async def _forget_route(self, address: str, topic: str, cluster: str | None) -> None:
+        # A broker that registers again without a topic does not end its route.
+        if cluster is not None and not await self._asking.one(
+            address, operations.forgets_in_cluster(topic, cluster)
+        ):
+            raise ConfigurationError(
+                f"the brokers of cluster {cluster!r} have deleted topic {topic!r}, but name server "
+                f"{address} keeps its route: it is older than 4.9.4 and would forget that to other "
+                "clusters, too; restart it"
+            )
+        await self._asking.one(address, operations.delete_topic_routes(topic, cluster))
 
     async def status(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the bounds of every queue of a topic, sorted.

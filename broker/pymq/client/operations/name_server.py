@@ -2,7 +2,7 @@
 
 from pymq.client.operations.operation import Operation, Plain, new_request, nothing
 from pymq.protocol.bodies import ClusterInfo, TopicList, TopicRoute
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import MQ_VERSION_CLUSTER_ROUTES, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.routes import (
     DeleteTopicRoutesRequest,
@@ -33,11 +33,30 @@ def topic_list() -> Operation[list[str]]:
     return Plain(request, "the list of topics", topic_names)
 
 
-def delete_topic_routes(topic: str) -> Operation[None]:
-    """Make a name server forget a topic (216)."""
-    header = DeleteTopicRoutesRequest(topic=topic)
+def delete_topic_routes(topic: str, cluster: str | None = None) -> Operation[None]:
+    """Make a name server forget a topic (216).
+
+    Args:
+        topic: which.
+        cluster: only there, if ``forgets_in_cluster`` says that it can; None: everywhere.
+    """
+    header = DeleteTopicRoutesRequest(topic=topic, cluster_name=cluster)
     request = new_request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
     return Plain(request, f"to forget topic {topic!r}", nothing)
+
+
+def forgets_in_cluster(topic: str, cluster: str) -> Operation[bool]:
+    """Whether a name server can forget a topic in a cluster and keep it in the others (105)."""
+
+    def read(response: Command) -> bool:
+        if response.version >= MQ_VERSION_CLUSTER_ROUTES or response.code != ResponseCode.SUCCESS:
+            return True
+        brokers = TopicRoute.decode(response.body).brokers
+        return all(broker.cluster == cluster for broker in brokers)
+
+    request = new_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic))
+    accepted = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    return Plain(request, f"the route of topic {topic!r}", read, accepted)
 
 
 def find_value(namespace: str, key: str) -> Operation[str | None]:

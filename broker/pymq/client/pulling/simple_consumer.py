@@ -22,14 +22,16 @@ from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import subscription_of
+from pymq.client.pulling.pop_handles import handle_of
 from pymq.client.pulling.pop_news import wait_news
 from pymq.clock import Clock
 from pymq.errors import (
     ClientClosed,
     ConfigurationError,
+    ConnectionFailed,
     PymqError,
     RequestNotSupported,
-    RouteNotFound,
+    RequestTimeout,
 )
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
@@ -42,7 +44,6 @@ from pymq.protocol.bodies import (
 )
 from pymq.protocol.message import POP_CHECK_POINT, ReceivedMessage
 from pymq.protocol.names import check_group, popped_topic
-from pymq.protocol.receipt_handles import ReceiptHandle
 
 _log = logging.getLogger(__name__)
 
@@ -188,7 +189,9 @@ class SimpleConsumer:
         Args:
             max_count: most messages, 1..32.
             invisible_s: how long they are hidden; long enough to handle all of them.
-            timeout_s: how long to wait for the first one; 0: not at all.
+            timeout_s: how long to wait for the first one; 0: not at all. A broker that is silent
+                is waited for as long as for any request, once: an answer that is given up may
+                have hidden messages.
 
         Returns:
             An empty list, if none came in time. A message that cannot be decompressed is left
@@ -209,11 +212,18 @@ class SimpleConsumer:
         while True:
             places, failure = await self._places()
             has_answer = False
+            silent: set[str] = set()
             for topic, broker_name in places:
+                if broker_name in silent:
+                    continue  # or each of its topics would cost another time-out
+                if silent and has_answer and time.monotonic() > until_s:
+                    break
                 try:
                     found = await self._pop(topic, broker_name, max_count, invisible_s)
                 except PymqError as error:
                     failure = self._failed(broker_name, error)
+                    if isinstance(error, (ConnectionFailed, RequestTimeout)):
+                        silent.add(broker_name)
                     continue
                 has_answer = True
                 self._troubles.over(broker_name, "broker %r answers again", broker_name)
@@ -225,7 +235,7 @@ class SimpleConsumer:
                     raise failure
                 return []
             await wait_news(
-                places,
+                [one for one in places if one[1] not in silent],
                 self._broker,
                 group=self._group,
                 wait_s=min(left_s, NEWS_S),
@@ -244,7 +254,7 @@ class SimpleConsumer:
             BrokerError: the broker refused, for example because it does not know the handle.
             PymqError: it was not reached; the message may come again.
         """
-        handle = _handle(message)
+        handle = handle_of(message)
         channel = await self._channel(message)
         await self._pool.ask(
             channel, operations.acknowledge(*self._stored_names(message), handle)
@@ -257,7 +267,7 @@ class SimpleConsumer:
             ConfigurationError, BrokerError, PymqError: as for ``ack``.
         """
         check_seconds("invisible_s", invisible_s)
-        handle = _handle(message)
+        handle = handle_of(message)
         channel = await self._channel(message)
         operation = operations.change_invisible(
             *self._stored_names(message), handle, round(invisible_s * 1000)
@@ -277,7 +287,9 @@ class SimpleConsumer:
         for topic in sorted(self._subscriptions):
             try:
                 route = await self._pool.routes.route(topic)
-            except RouteNotFound as error:
+            except ClientClosed:
+                raise
+            except PymqError as error:
                 failure = error
                 self._troubles.warn(
                     topic, "group %r waits for a route: %s", self._group, error
@@ -380,21 +392,3 @@ class SimpleConsumer:
                 subscriptions=list(self._subscriptions.values()),
             )
         ]
-
-
-def _handle(message: object) -> str:
-    """Return the handle of a message that was popped.
-
-    Raises:
-        ConfigurationError: it was not.
-    """
-    handle = None
-    if isinstance(message, ReceivedMessage):
-        handle = message.properties.get(POP_CHECK_POINT)
-    if handle is None or len(handle.split(" ")) < 8:
-        raise ConfigurationError(
-            f"{message!r:.80}: expected a message as SimpleConsumer.receive returned it, whose "
-            f"property {POP_CHECK_POINT} is the handle to acknowledge it"
-        )
-    ReceiptHandle.parse(handle)
-    return handle

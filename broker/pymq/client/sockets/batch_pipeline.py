@@ -264,17 +264,19 @@ class BatchPipeline:
         self._broker_failed(oldest.queue, error)
         lost = [request for request in self._in_flight if request.channel is oldest.channel]
         unanswered = [(oldest, error)]
-        self._remove(oldest)
+        oldest.unknown = error
         for request in lost[1:]:
-            self._remove(request)
             try:
                 response = request.channel.receive(request.opaque, 0.0)
             except PymqError:
                 # Written in full, whatever the failure was that ended the connection.
                 unanswered.append((request, ConnectionFailed(str(error), sent=True)))
             else:
+                # A refusal may end all of it; so what is not answered is still in flight here.
+                self._remove(request)
                 self._settle(request, response)
         for request, failure in unanswered:
+            self._remove(request)
             self._failed(request, request.queue, failure)
 
     def _remove(self, request: BatchRequest) -> None:
