@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster import running
 from tests.cluster.played import Played
 from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
 
@@ -251,6 +252,21 @@ def test_members_that_were_assigned_their_queues_go_where_a_reset_sends_them() -
                 consumer.commit()
                 (change,) = admin.offsets.reset("g", "T", "earliest")
                 assert (change.before, change.after) == (10, 0)
+
+
+def test_a_reset_counts_although_no_member_has_heard_of_the_one_before() -> None:
+    with Cluster() as cluster, admin_at(cluster.name_server) as admin:
+        admin.topics.create("T", queue_count=1)
+        admin.groups.create("g")
+        send(cluster, "T", 3)
+        queue = MessageQueue("T", cluster.broker_name, 0)
+        # As for members that died before their next pull.
+        told = operations.reset_queue("g", queue, 0)
+        asyncio.run(running.ask(cluster.broker_address, told))
+        (change,) = admin.offsets.reset("g", "T", 2)
+        assert change.after == 2
+        (lag,) = admin.offsets.lag("g")
+        assert lag.consumer_offset == 2
 
 
 def test_a_broker_of_4_9_cannot_tell_members_that_were_assigned_their_queues() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.cluster.played import closed_address
@@ -250,6 +251,27 @@ def test_a_host_that_cannot_be_looked_up_cannot_be_connected_to() -> None:
     async def test(peer: Peer, address: str) -> None:
         with pytest.raises(ConnectionFailed, match="label"):
             await AsyncChannel.connect("a" * 70 + ".example:1", TIMEOUT_S)
+
+    check(test)
+
+
+def test_the_addresses_of_a_name_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up = socket.getaddrinfo
+
+    def played(host: str, port: int, *arguments: int) -> list[Any]:
+        if host != "two.example" or socket.AI_NUMERICHOST in arguments:
+            return look_up(host, port, *arguments)
+        return look_up("::1", port, *arguments) + look_up("127.0.0.1", port, *arguments)
+
+    async def test(peer: Peer, address: str) -> None:
+        monkeypatch.setattr(socket, "getaddrinfo", played)
+        port = address.rpartition(":")[2]  # which nobody listens at over IPv6
+        channel = await AsyncChannel.connect(f"two.example:{port}", TIMEOUT_S)
+        assert channel.local_host == "127.0.0.1" and channel.peer == f"two.example:{port}"
+        channel.close()
+        gone = closed_address().rpartition(":")[2]
+        with pytest.raises(ConnectionFailed, match=r"two\.example:.*; .*127\.0\.0\.1"):
+            await AsyncChannel.connect(f"two.example:{gone}", TIMEOUT_S)
 
     check(test)
 

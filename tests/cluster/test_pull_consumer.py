@@ -21,6 +21,7 @@ from pymq import (
     ClientClosed,
     CommitFailed,
     ConfigurationError,
+    CorruptRecord,
     FlowLimits,
     Message,
     MessageQueue,
@@ -28,6 +29,8 @@ from pymq import (
     RequestTimeout,
     blocking,
 )
+from pymq.client.pulling import pull_consumer
+from pymq.client.threaded.loop_thread import LoopThread
 from pymq.testing.cluster import Cluster
 
 
@@ -233,6 +236,119 @@ def test_the_blocking_face(pymq_cluster: Cluster, topic: str) -> None:
 
 async def _fill(name_server: str, topic: str) -> None:
     await fill(name_server, topic)
+
+
+def interrupted(consumer: blocking.PullConsumer, way: str) -> None:
+    """Press Ctrl-C when messages were taken, in the last moment before they are returned."""
+
+    def call(self: LoopThread, work: Any) -> None:
+        self.begin(work).result()
+        raise KeyboardInterrupt
+
+    batches, loop = consumer.batches(), iter(consumer)
+    ways: dict[str, Callable[[], object]] = {
+        "poll": lambda: consumer.poll(3, 60),
+        "batches": lambda: next(batches),
+        "loop": lambda: next(loop),
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LoopThread, "call", call)
+        with pytest.raises(KeyboardInterrupt):
+            ways[way]()
+
+
+def polled(consumer: blocking.PullConsumer, count: int) -> list[int]:
+    """Poll until there are so many messages, and what comes beyond that."""
+    got: list[int] = []
+    while len(got) < count:
+        assert (found := consumer.poll(7, 60)), f"{len(got)} of {count}"
+        got += [one.queue_offset for one in found]
+    return got + [one.queue_offset for one in consumer.poll(7, 0.2)]
+
+
+@pytest.fixture
+def queue(pymq_cluster: Cluster, topic: str) -> MessageQueue:
+    """One that holds messages 0 up to EACH."""
+    run(_fill(pymq_cluster.name_server, topic))
+    return MessageQueue(topic, "broker-a", 0)
+
+
+def alone(cluster: Cluster, queue: MessageQueue, **more: Any) -> blocking.PullConsumer:
+    return blocking.PullConsumer(
+        cluster.name_server, "g", from_where="earliest", timeout_s=TIMEOUT_S, **more
+    ).assign([queue])
+
+
+@pytest.mark.parametrize("way", ["poll", "batches", "loop"])
+def test_what_ctrl_c_kept_from_a_poll_comes_with_the_next(
+    pymq_cluster: Cluster, queue: MessageQueue, way: str
+) -> None:
+    with alone(pymq_cluster, queue) as consumer:
+        assert [one.queue_offset for one in consumer.poll(2, 60)] == [0, 1]
+        interrupted(consumer, way)
+        assert consumer.position(queue) == 2
+        assert polled(consumer, EACH - 2) == list(range(2, EACH))
+
+
+@pytest.mark.parametrize("end", ["commit", "exit"])
+@pytest.mark.parametrize("way", ["poll", "batches", "loop"])
+def test_what_ctrl_c_kept_from_a_poll_is_not_committed(
+    pymq_cluster: Cluster, queue: MessageQueue, way: str, end: str
+) -> None:
+    with alone(pymq_cluster, queue, auto_commit=end == "exit") as consumer:
+        assert [one.queue_offset for one in consumer.poll(2, 60)] == [0, 1]
+        interrupted(consumer, way)
+        if end == "commit":
+            consumer.commit()
+    with BlockingClient(pymq_cluster.name_server) as client:
+        assert client.committed_offset("g", queue) == 2
+
+
+def test_a_seek_counts_although_ctrl_c_kept_messages_from_a_poll(
+    pymq_cluster: Cluster, queue: MessageQueue
+) -> None:
+    with alone(pymq_cluster, queue) as consumer:
+        interrupted(consumer, "poll")
+        consumer.seek(queue, 6)
+        assert polled(consumer, EACH - 6) == list(range(6, EACH))
+
+
+def test_a_paused_queue_keeps_what_ctrl_c_kept_from_a_poll(
+    pymq_cluster: Cluster, queue: MessageQueue
+) -> None:
+    with alone(pymq_cluster, queue) as consumer:
+        interrupted(consumer, "poll")
+        consumer.pause([queue])
+        assert consumer.poll(1, 0.2) == []
+        consumer.resume([queue])
+        assert polled(consumer, EACH) == list(range(EACH))
+
+
+def test_another_subscription_does_not_pass_over_what_ctrl_c_kept_from_a_poll(
+    pymq_cluster: Cluster, queue: MessageQueue
+) -> None:
+    with alone(pymq_cluster, queue) as consumer:
+        interrupted(consumer, "poll")
+        consumer.assign([queue], "even")
+        assert polled(consumer, EACH // 2) == list(range(0, EACH, 2))
+
+
+def test_a_chunk_that_cannot_be_read_as_columns_is_not_passed_over(
+    pymq_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def corrupt(*_: object) -> None:
+        raise CorruptRecord("played")
+
+    async def test() -> None:
+        queues = (await fill(pymq_cluster.name_server, topic))[:1]
+        async with member(pymq_cluster.name_server).assign(queues) as consumer:
+            with monkeypatch.context() as patched, pytest.raises(CorruptRecord):
+                patched.setattr(pull_consumer, "column_batch", corrupt)
+                await anext(consumer.batches())
+            got = await poll_count(consumer, EACH)
+            assert [one.queue_offset for one in got] == list(range(EACH))
+
+    run(test())
 
 
 def test_wrong_use_is_refused_with_a_reason(pymq_cluster: Cluster, topic: str) -> None:

@@ -11,6 +11,7 @@ from tests.administration import admin_of
 from tests.cluster.played import closed_address
 
 from pymq import blocking
+from pymq.client.consuming.local_offsets import OffsetTable
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConnectionFailed
 from pymq.protocol.message import Message
@@ -40,6 +41,21 @@ child.start()
 child.join()
 """
 
+#: At the very end: what is registered after a client is called before that is closed.
+SEND_TO_NAME = """
+import atexit
+import sys
+from pymq import Message, Network, blocking
+
+if sys.argv[3] == "uvloop":
+    import uvloop
+    uvloop.install()
+name = "localhost:" + sys.argv[2].rpartition(":")[2]
+network = Network(broker_address_map={sys.argv[2]: name})
+producer = blocking.Producer(sys.argv[1], timeout_s=30, network=network).start()
+atexit.register(producer.send_nowait, Message("T", b"x"))
+"""
+
 RECEIVE = """
 import sys
 import pymq
@@ -48,6 +64,29 @@ from pymq import blocking
 consumer = blocking.Consumer(sys.argv[1], "g", from_where="earliest", timeout_s=30)
 consumer.subscribe("T").start()
 assert consumer.receive(90) and consumer.receive(90)
+"""
+
+BROADCASTING = RECEIVE.replace(
+    "timeout_s=30", 'message_model="BROADCASTING", local_offsets_dir=sys.argv[2]'
+)
+
+LISTEN = """
+import pathlib
+import sys
+import threading
+import pymq
+from pymq import blocking
+
+class Listener(pymq.RebalanceListener):
+    def assigned(self, queues):
+        has_queues.set()
+
+    def revoked(self, queues):
+        pathlib.Path(sys.argv[2]).write_text(str(len(queues)))
+
+has_queues = threading.Event()
+blocking.Consumer(sys.argv[1], "g", rebalance_listener=Listener()).subscribe("T").start()
+assert has_queues.wait(90)
 """
 
 
@@ -97,6 +136,41 @@ def test_what_was_acknowledged_is_committed_when_the_program_ends(pymq_cluster: 
         lags = {lag.queue: lag for lag in admin_of(client).offsets.lag("g", "T")}
     # The second was received, and nobody moved on to the next.
     assert lags[queue].consumer_offset == 1
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_what_was_sent_to_a_host_by_name_is_stored_when_the_program_ends(
+    pymq_cluster: Cluster, loop: str
+) -> None:
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    name_server, broker = pymq_cluster.name_server, pymq_cluster.broker_address
+    assert end(SEND_TO_NAME, name_server, broker, loop) == ""
+    with BlockingClient(name_server) as client:
+        bounds = client.bounds(client.read_queues("T"))
+    assert sum(stop for _, stop in bounds.values()) == 1
+
+
+def test_local_offsets_are_written_when_the_program_ends(
+    pymq_cluster: Cluster, tmp_path: Path
+) -> None:
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        queue = producer.queues("T")[0]
+        for _ in range(2):
+            producer.send(Message("T", b"x"), queue=queue)
+    assert end(BROADCASTING, pymq_cluster.name_server, str(tmp_path)) == ""
+    (path,) = tmp_path.glob("*/g/offsets.json")
+    # As above: the second was received, and nobody moved on to the next.
+    assert OffsetTable.decode(path.read_bytes()).offsets[queue] == 1
+
+
+def test_a_listener_is_told_when_the_program_ends(pymq_cluster: Cluster, tmp_path: Path) -> None:
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        producer.send(Message("T", b"x"))
+        count = len(producer.queues("T"))
+    path = tmp_path / "revoked"
+    assert end(LISTEN, pymq_cluster.name_server, str(path)) == ""
+    assert path.read_text() == str(count)
 
 
 def test_threads_that_start_one_client_at_the_same_time_share_it(pymq_cluster: Cluster) -> None:

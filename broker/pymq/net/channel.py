@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable
 from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
+from pymq.net.threads import in_thread
 from pymq.protocol.addresses import split_address
 from pymq.protocol.codes import CommandFlag
 from pymq.protocol.command import Command
@@ -76,7 +78,7 @@ class AsyncChannel(AskingWire):
 
         Args:
             address: ``host:port``, by which the peer is known.
-            timeout_s: for the connection to be made.
+            timeout_s: for the connection to be made; the addresses of a name are tried in turn.
             on_request, on_ended, on_leave, pending_max, frame_bytes_max: see the class.
             reached: where to connect to instead of ``address``.
 
@@ -97,12 +99,19 @@ class AsyncChannel(AskingWire):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: channel, host, port)
+                failures = []
+                for one in await _addresses(host, port):
+                    try:
+                        await loop.create_connection(lambda: channel, one, port)
+                    except OSError as error:
+                        failures.append(error)
+                    else:
+                        return channel
+                raise OSError("; ".join(dict.fromkeys(map(_reason, failures))))
         except TimeoutError as error:
             raise ConnectionFailed(f"{at} did not answer within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
             raise ConnectionFailed(f"cannot connect to {at}: {_reason(error)}") from error
-        return channel
 
     # --- use
 
@@ -163,6 +172,24 @@ class AsyncChannel(AskingWire):
         on_ended, self._on_ended = self._on_ended, None
         if on_ended is not None:
             on_ended(self)
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """Return the addresses of a host, in the order in which they are to be tried.
+
+    The event loop would look names up in its executor, see ``in_thread``.
+
+    Raises:
+        OSError, UnicodeError: it has none.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except socket.gaierror:  # It is a name.
+        found = await in_thread(
+            "pymq look-up", socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM
+        )
+    flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+    return [socket.getnameinfo(address, flags)[0] for *_, address in found]
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import typing
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -77,7 +78,7 @@ def members(owner: type) -> dict[str, typing.Any]:
 
 
 def signature(function: typing.Any, leave_out: set[str]) -> tuple[list[inspect.Parameter], object]:
-    """Return arguments and result; a future of either kind counts as one."""
+    """Return arguments and result; futures and iterators of either kind count as one."""
     hints = typing.get_type_hints(function)
     parameters = [
         parameter.replace(annotation=hints.get(name))
@@ -87,6 +88,8 @@ def signature(function: typing.Any, leave_out: set[str]) -> tuple[list[inspect.P
     result = hints.get("return")
     if typing.get_origin(result) in (asyncio.Future, concurrent.futures.Future):
         result = ("future", *typing.get_args(result))
+    if typing.get_origin(result) in (AsyncIterator, Iterator):
+        result = ("iterator", *typing.get_args(result))
     return parameters, result
 
 

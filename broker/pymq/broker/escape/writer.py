@@ -11,7 +11,7 @@ import logging
 
 from pymq.broker.escape.brokers import OtherBrokers
 from pymq.broker.log_writer import Done, Outcome
-from pymq.errors import PymqError
+from pymq.errors import PymqError, RequestTimeout
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import HOST_IPV6_MASK, LanguageCode, MessageFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -118,6 +118,8 @@ class RemoteWriter:
             answer = await channel.request(command, SEND_TIMEOUT_S, description="escape")
         except PymqError as error:
             self._brokers.failed(record.topic)
+            if isinstance(error, RequestTimeout):
+                channel.abort()  # it may be dead; what else was sent there is as unknown
             return PutResult(PutStatus.BUSY, remark=str(error)), Outcome.FAILED
         if answer.code in _STORED:
             self.sent_count += 1

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from pymq.broker.config import BrokerConfig
-from pymq.errors import PymqError
+from pymq.errors import PymqError, RequestTimeout
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import BrokerData
-from pymq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
+from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.routes import BrokerHeartbeatRequest, BrokerMemberGroupRequest
 
@@ -123,18 +123,18 @@ class GroupWatch:
             broker_id=self._config.broker_id,
             heartbeat_timeout_ms=int(self._expiry_s * 1000),
         )
+        command = Command(
+            RequestCode.BROKER_HEARTBEAT, header.to_fields(), language=LanguageCode.JAVA
+        )
+        channel: AsyncChannel | None = None
         try:
             channel = await self._connected(server)
-            channel.send_one_way(
-                Command(
-                    RequestCode.BROKER_HEARTBEAT,
-                    header.to_fields(),
-                    flag=CommandFlag.ONE_WAY,
-                    language=LanguageCode.JAVA,
-                )
-            )
+            # Answered, although Java's is not: over a dead connection nobody would hear of it.
+            await channel.request(command, REQUEST_TIMEOUT_S, description="heartbeat")
         except PymqError as error:
             _log.debug("no heartbeat to %s: %s", server, error)  # whoever registers says it
+            if channel is not None and isinstance(error, RequestTimeout):
+                channel.abort()
 
     async def _connected(self, server: str) -> AsyncChannel:
         channel = self._channels.get(server)

@@ -60,6 +60,7 @@ class MasterFinder:
                 self._master,
                 error,
             )
+            self._close_channel()  # it may be dead
             return
         if found.ha_address:
             self._said.over("master")
@@ -68,5 +69,9 @@ class MasterFinder:
     async def close(self) -> None:
         """Stop; idempotent."""
         await self._tasks.close()
-        if self._channel is not None:
-            self._channel.close()
+        self._close_channel()
+
+    def _close_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()

@@ -141,14 +141,7 @@ class Offsets:
             return changes
         members = await connections(self._asking, group)
         work = _Reset(self._asking, group, topic, to, queue is None, members, wait_s)
-        answers = await asyncio.gather(
-            *(
-                work.carry_out(
-                    name, address, [one for one in changes if one.queue.broker_name == name]
-                )
-                for name, address in brokers.items()
-            )
-        )
+        answers = await asyncio.gather(*(work.carry_out(*at, changes) for at in brokers.items()))
         done = self._asking.complete(
             f"to reset group {group!r} in topic {topic!r}", dict(zip(brokers, answers, strict=True))
         )
@@ -234,9 +227,10 @@ class _Reset:
     wait_s: float
 
     async def carry_out(
-        self, name: str, address: str, changes: list[OffsetChange]
+        self, name: str, address: str, planned: list[OffsetChange]
     ) -> list[OffsetChange] | PymqError:
-        """Do it on one broker; return what was changed, or why it was not."""
+        """Do what is planned for one broker; return what was changed, or why it was not."""
+        changes = [one for one in planned if one.queue.broker_name == name]
         online = [one for one in self.members.values() if one.connections]
         is_subscribed = any(self.topic in one.subscriptions for one in online)
         here = self.members.get(name, _NOBODY)
@@ -244,7 +238,7 @@ class _Reset:
         is_assigned = bool(here.connections) and not here.subscriptions
         try:
             if not (is_subscribed or is_assigned):
-                await self._each(address, changes, self._commit)
+                await self._commit_each(address, changes)
             elif await self._is_server_side(address):
                 await self._each(address, changes, self._reset_queue)
             elif is_subscribed:
@@ -257,6 +251,17 @@ class _Reset:
         except PymqError as error:
             return error
         return changes
+
+    async def _commit_each(self, address: str, changes: list[OffsetChange]) -> None:
+        """Commit, and see that it counts.
+
+        As long as no member has heard of an earlier reset, brokers accept commits and ignore them.
+        """
+        await self._each(address, changes, self._commit)
+        found = await asyncio.gather(*(self._committed(address, one) for one in changes))
+        ignored = [one for one, at in zip(changes, found, strict=True) if at != one.after]
+        if ignored and await self._is_server_side(address):
+            await self._each(address, ignored, self._reset_queue)
 
     async def _is_server_side(self, address: str) -> bool:
         text = await self.asking.one(address, operations.broker_config())

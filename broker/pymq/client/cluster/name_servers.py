@@ -1,6 +1,5 @@
 """Several name servers that know nothing of each other: any of them answers for all."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -22,6 +21,7 @@ from pymq.errors import (
 )
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
+from pymq.net.threads import in_thread
 from pymq.protocol.names import DEFAULT_TOPIC
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class NameServers:
         if self._url is None:
             return
         try:
-            text = await asyncio.to_thread(look_up, self._url, self._unit_name)
+            text = await in_thread("pymq look-up", look_up, self._url, self._unit_name)
             found = parse_name_servers(text)
         except (ConnectionFailed, ConfigurationError) as error:
             if not self.addresses:

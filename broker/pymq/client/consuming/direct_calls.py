@@ -7,7 +7,6 @@ Source: RocketMQ ClientRemotingProcessor.consumeMessageDirectly, ConsumeMessageC
 """
 
 import asyncio
-import contextvars
 import threading
 import time
 from collections.abc import Awaitable, Iterator
@@ -21,6 +20,7 @@ from pymq.client.consuming.workers import Calls
 from pymq.client.group.retry import visible_topic
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
+from pymq.net.threads import in_thread
 from pymq.protocol.client_bodies import DirectResult
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
@@ -142,31 +142,5 @@ async def _called(calls: Calls, message: ReceivedMessage) -> Any:
 
 async def _called_in_thread(calls: Calls, message: ReceivedMessage) -> Any:
     """Call a plain function, in a thread that does not keep the process alive if it hangs."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[Any] = loop.create_future()
-
-    def end(result: object, error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(result)
-        else:
-            ended.set_exception(error)
-
-    def work() -> None:
-        result, error = None, None
-        try:
-            result = calls.call_alone(message)
-        except BaseException as failure:
-            if isinstance(failure, StopIteration):  # which no future takes
-                failure = RuntimeError(f"the handler raised {failure!r}")
-            error = failure
-        try:
-            loop.call_soon_threadsafe(end, result, error)
-        except RuntimeError:
-            pass  # the loop has ended, and with it the consumer
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), name="pymq direct", daemon=True).start()
-    result = await ended
+    result = await in_thread("pymq direct", calls.call_alone, message)
     return await result if isinstance(result, Awaitable) else result

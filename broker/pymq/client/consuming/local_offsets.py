@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pymq.errors import ConfigurationError, ProtocolError, PymqError
 from pymq.net.said_once import SaidOnce
+from pymq.net.threads import in_thread
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
@@ -32,6 +33,8 @@ DIRECTORY = ".rocketmq_offsets"
 FILE_NAME = "offsets.json"
 #: How often changes are written.
 FLUSH_S = 1.0
+#: The name of threads that use the disk.
+THREAD = "pymq offsets"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +81,7 @@ class LocalOffsets:
         async with self._working:
             if self._table is not None:
                 return self._table.get(queue)
-            found, self._stamp = await asyncio.to_thread(_load, self.path)
+            found, self._stamp = await in_thread(THREAD, _load, self.path)
             self._table = found
             return found.get(queue)
 
@@ -105,14 +108,30 @@ class LocalOffsets:
             try:
                 await self._take_over_changes(path, self._table)
                 text = OffsetTable(offsets=dict(self._table)).encode()
-                self._stamp = await asyncio.to_thread(_replace, path, text)
-            except OSError as error:
+                await self._write(path, text)
+            except BaseException as error:
                 self._is_changed = True
+                if not isinstance(error, OSError):
+                    raise
                 raise ConfigurationError(
                     f"local offset file {path} cannot be written ({error}); offsets that are not "
                     "kept are read again after a restart. Let the process write there, or give "
                     "another local_offsets_dir"
                 ) from error
+
+    async def _write(self, path: Path, text: bytes) -> None:
+        """Replace the file, and remember how this consumer left it."""
+
+        def replace() -> None:
+            self._stamp = _replace(path, text)
+
+        writing = in_thread(THREAD, replace)
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # The thread goes on, and nobody else may write the file until it is done.
+            await asyncio.wait([writing])
+            raise
 
     async def flush_now_and_then(self) -> None:
         """Write what has changed; say once if that cannot be done."""
@@ -125,7 +144,7 @@ class LocalOffsets:
 
     async def _take_over_changes(self, path: Path, table: dict[MessageQueue, int]) -> None:
         """Keep what others wrote of queues that are not ours; say once that there are others."""
-        if self._stamp == await asyncio.to_thread(_stamp, path):
+        if self._stamp == await in_thread(THREAD, _stamp, path):
             return
         if self._stamp is not None:
             self._troubles.warn(
@@ -135,7 +154,7 @@ class LocalOffsets:
                 "messages or repeats them; give each its own Network(instance_name=...)",
                 path,
             )
-        found, _ = await asyncio.to_thread(_load, path)
+        found, _ = await in_thread(THREAD, _load, path)
         table |= {queue: offset for queue, offset in found.items() if queue not in self._own}
 
 

@@ -102,7 +102,7 @@ class ThreadWorkers(Workers):
         while not taken and not self._is_stopping:
             taken = self._inbox.take_for_worker(held, self._calls.count_max)
             if not taken:
-                waiting = self._begin(self._inbox.fetch(None))
+                waiting = self._begin(self._fetch())
                 self._waiting.add(waiting)
                 try:
                     if self._is_stopping:
@@ -159,6 +159,12 @@ class ThreadWorkers(Workers):
             _log.debug("a handler's thread ends after its event loop")
 
     # --- in the event loop
+
+    async def _fetch(self) -> bool:
+        found = await self._inbox.fetch(None)
+        if self._is_stopping:
+            self._inbox.put_back([])  # Its thread does not wait for the answer any more.
+        return found
 
     def _failed(self, deliveries: list[Delivery], error: BaseException) -> None:
         self._inbox.put_back(deliveries)

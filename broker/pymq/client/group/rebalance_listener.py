@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from pymq.errors import ConfigurationError
+from pymq.net.threads import in_thread
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import is_retry_topic
 
@@ -61,7 +62,7 @@ class InThreads(RebalanceListener):
     async def _call(
         self, method: Callable[[list[MessageQueue]], object], queues: list[MessageQueue]
     ) -> None:
-        result = await asyncio.to_thread(method, queues)
+        result = await in_thread("pymq listener", method, queues)
         if isinstance(result, Awaitable):
             await result
 

@@ -4,7 +4,7 @@ This module needs neither numpy nor pyarrow; ``pymq.columns``, which it shows, d
 """
 
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any  # Any: what extras know
 
 from pymq.client.ranges import PullChunk
@@ -130,23 +130,6 @@ def column_batch(
 
     values = column_values(chunk.buffer, queue, tags)
     return ColumnBatch(values, queue, first=chunk.first, next_offset=chunk.next_offset)
-
-
-async def pulled_batches(
-    take: Callable[[], Awaitable[tuple[MessageQueue, PullChunk] | None]],
-    tags_of: Callable[[str], frozenset[str]],
-) -> AsyncIterator[ColumnBatch]:
-    """Yield what is taken as columns, until nothing is; chunks without a message are passed over.
-
-    Args:
-        take: waits for a chunk.
-        tags_of: returns the tags that are wanted of a topic.
-    """
-    while (taken := await take()) is not None:
-        queue, chunk = taken
-        batch = column_batch(queue, chunk, tags_of(queue.topic))
-        if len(batch):
-            yield batch
 
 
 def check_columns() -> None:

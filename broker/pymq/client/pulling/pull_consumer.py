@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Self
 
 from pymq.client.checks import check_count
-from pymq.client.pulling.column_batch import ColumnBatch, check_columns, pulled_batches
+from pymq.client.pulling.column_batch import ColumnBatch, check_columns, column_batch
 from pymq.client.pulling.pull_offsets import PullOffsets
-from pymq.client.ranges import PullChunk
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
@@ -78,12 +77,19 @@ class PullConsumer(PullOffsets):
             ConfigurationError: a package is missing to decompress it; or an argument is wrong.
             ClientClosed: the consumer is not open.
         """
+        taken = await self._take(max_count, timeout_s)
+        self._claim()
+        return taken
+
+    async def _take(self, max_count: int, timeout_s: float | None) -> list[ReceivedMessage]:
+        """``poll``, whose caller claims the messages when he has got them."""
         self._check_open()
         check_count("max_count", max_count, 1)
         _check_wait(timeout_s)
-        if self._auto_commit:
-            self._consume_polled()
-        return await self._buffer.wait_messages(max_count, timeout_s)
+        self._begin_poll()
+        taken = await self._buffer.wait_messages(max_count, timeout_s)
+        self._is_claimed = not taken
+        return taken
 
     def __aiter__(self) -> Self:
         self._check_open()
@@ -108,20 +114,39 @@ class PullConsumer(PullOffsets):
         Raises:
             ConfigurationError: numpy is not installed; the text says what to install.
             ClientClosed: the consumer is not open.
+            CorruptRecord: while iterating: what a broker sent does not consist of records. The
+                next poll, or iteration, asks for it again.
         """
+        self._check_batches(timeout_s)
+
+        async def batches() -> AsyncIterator[ColumnBatch]:
+            while (batch := await self._take_batch(timeout_s)) is not None:
+                self._claim()
+                yield batch
+
+        return batches()
+
+    def _check_batches(self, timeout_s: float | None) -> None:
+        """Accept a call of ``batches``. Raises what that does."""
         self._check_open()
         _check_wait(timeout_s)
         check_columns()
 
-        async def take() -> tuple[MessageQueue, PullChunk] | None:
-            if self._is_closing:
-                return None
+    async def _take_batch(self, timeout_s: float | None) -> ColumnBatch | None:
+        """Return the next batch, which the caller claims when he has got it; ``None``: the end."""
+        while not self._is_closing:
             self._check_open()
-            if self._auto_commit:
-                self._consume_polled()
-            return await self._buffer.wait_chunk(timeout_s)
-
-        return pulled_batches(take, self._tags_of)
+            self._begin_poll()
+            taken = await self._buffer.wait_chunk(timeout_s)
+            if taken is None:
+                break
+            self._is_claimed = False
+            queue, chunk = taken
+            batch = column_batch(queue, chunk, self._tags_of(queue.topic))
+            if len(batch):
+                return batch
+            self._claim()  # It has nothing that anybody wants.
+        return None
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return nothing of some queues until ``resume``; they stay ours.

@@ -13,6 +13,7 @@ from pymq.client.group.subscriptions import subscription_of
 from pymq.client.pulling.pull_buffer import PULL_LIMITS, PullBuffer
 from pymq.client.pulling.pull_queues import PullQueues
 from pymq.client.pulling.pull_rebalance import AssignedQueues, PullRebalance
+from pymq.client.pulling.pulled_queue import PulledQueue
 from pymq.client.pulling.queue_choice import check_queues
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
@@ -60,6 +61,8 @@ class PullMember:
         self._subscriptions: dict[str, Subscription] = {}
         self._buffer = PullBuffer(limits)
         self._is_closing = False
+        #: Has the caller got what was taken last? A thread that waited for it says so itself.
+        self._is_claimed = True
         self._pool = ClientPool(
             config.name_servers,
             timeout_s=timeout_s,
@@ -251,10 +254,32 @@ class PullMember:
         self._check_open()
         return self.assignment if queues is None else check_queues(queues)
 
+    def _begin_poll(self) -> None:
+        """What the poll before has returned may be consumed; what nobody got is taken again."""
+        for pulled in self._polled():
+            if self._auto_commit:
+                pulled.consumed_offset = pulled.polled_offset
+        if not self._is_claimed:
+            for reader in self._held().pull_readers():
+                reader.take_again()
+            self._is_claimed = True
+
+    def _claim(self) -> None:
+        """The caller has got what was taken. For any thread."""
+        self._is_claimed = True
+
     def _consume_polled(self) -> None:
-        for reader in self._queues.held.pull_readers() if self._queues is not None else ():
-            if reader.pulled is not None:
-                reader.pulled.consumed_offset = reader.pulled.position
+        for pulled in self._polled():
+            pulled.consumed_offset = pulled.polled_offset
+
+    def _polled(self) -> list[PulledQueue]:
+        """Return what is there of our queues, with what has reached the caller up to now."""
+        readers = self._queues.held.pull_readers() if self._queues is not None else ()
+        found = [reader.pulled for reader in readers if reader.pulled is not None]
+        if self._is_claimed:
+            for pulled in found:
+                pulled.polled_offset = pulled.position
+        return found
 
     def _commit_nowait(self) -> None:
         if self._queues is not None:

@@ -69,6 +69,7 @@ class PullOffsets(PullMember):
         """
         held = self._held()
         self._ours([queue])
+        self._polled()  # What has reached the caller is behind it.
         try:
             async with asyncio.timeout(self._pool.timeout_s):
                 return await held.wait_position(queue)
@@ -92,8 +93,7 @@ class PullOffsets(PullMember):
         """
         held = self._held()
         if offsets is None:
-            readers = held.pull_readers()
-            offsets = {one.queue: one.pulled.position for one in readers if one.pulled is not None}
+            offsets = {one.queue: one.polled_offset for one in self._polled()}
         failed: dict[Any, PymqError] = {}
 
         async def commit(queue: MessageQueue, offset: int) -> None:

@@ -83,7 +83,7 @@ class PullQueues(HeldQueues):
         while True:
             reader = self.reader(queue)
             if reader is not None and reader.pulled is not None:
-                return reader.pulled.position
+                return reader.pulled.polled_offset
             self._begun.clear()
             await self._begun.wait()
 

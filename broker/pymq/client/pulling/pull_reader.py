@@ -92,9 +92,19 @@ class PullReader(QueueReader):
         pulled = self.pulled
         if pulled is None or wants_the_same(before, subscription):
             return
-        self.move(pulled.position)
+        self._pull_again(pulled, pulled.position)
+
+    def take_again(self) -> None:
+        """Go back to what was taken and has not reached the caller, if there is something."""
+        pulled = self.pulled
+        if pulled is not None and pulled.polled_offset != pulled.position:
+            self._pull_again(pulled, pulled.polled_offset)
+
+    def _pull_again(self, pulled: PulledQueue, offset: int) -> None:
+        self.move(offset)
         again = self.pulled
         assert again is not None
+        again.polled_offset = pulled.polled_offset
         again.consumed_offset = pulled.consumed_offset
 
     def move(self, offset: int) -> None:

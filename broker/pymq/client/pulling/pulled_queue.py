@@ -2,12 +2,13 @@
 
 ::
 
-    committed   consumed            position                          next_offset
-        |           |                   |                                  |
-        |           |     was polled    |   chunks: whole stored records   |   next pull
-    ----+-----------+-------------------+----------------------------------+------------
+    committed   consumed       polled      position                          next_offset
+        |           |             |            |                                  |
+        |           | was polled  | was taken  |   chunks: whole stored records   |   next pull
+    ----+-----------+-------------+------------+----------------------------------+------------
 
-Messages are decoded when they are taken; whoever wants columns takes whole chunks.
+Messages are decoded when they are taken; whoever wants columns takes whole chunks. What was taken
+counts as polled when the caller has got it: on the way to his thread it may be lost.
 """
 
 from collections import deque
@@ -27,20 +28,21 @@ class PulledQueue(ProcessQueue):
 
     Attributes:
         position: offset of the next message to be taken.
+        polled_offset: what lies before it has certainly reached the caller.
         consumed_offset: what lies before it counts as consumed; it is what is committed.
         tags: of the subscription; empty: any.
     """
 
     __slots__ = (
         *("_chunks", "_count", "_network", "_records"),
-        *("consumed_offset", "position", "tags"),
+        *("consumed_offset", "polled_offset", "position", "tags"),
     )
 
     def __init__(
         self, queue: MessageQueue, next_offset: int, network: Network = PLAIN
     ) -> None:
         super().__init__(queue, next_offset)
-        self.position = self.consumed_offset = next_offset
+        self.position = self.polled_offset = self.consumed_offset = next_offset
         self.tags: frozenset[str] = frozenset()
         self._chunks: deque[PullChunk] = deque()
         #: Of the first chunk, what is not taken yet; ``None``: it is not decoded.
@@ -80,6 +82,8 @@ class PulledQueue(ProcessQueue):
             self._chunks[-1].next_offset = chunk.next_offset
             self._count += _count_of(self._chunks[-1])
         else:
+            if self.polled_offset == self.position:
+                self.polled_offset = chunk.next_offset
             self.position = chunk.next_offset
 
     def take(self, count_max: int) -> list[ReceivedMessage]:

@@ -41,6 +41,7 @@ from pymq.errors import (
 )
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
+from pymq.net.threads import in_thread
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.command import Command
 from pymq.protocol.headers.transactions import CheckTransactionRequest
@@ -311,7 +312,7 @@ class Transactions:
             if inspect.iscoroutinefunction(self._check):
                 found: object = await self._check(message)
             else:
-                found = await asyncio.to_thread(self._check, message)
+                found = await in_thread("pymq check", self._check, message)
                 if inspect.isawaitable(found):
                     found = await found
             if not isinstance(found, TransactionStatus):

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 from pymq.client.pulling import pull_consumer as _pull_consumer
-from pymq.client.threaded.blocking_face import blocking, constructor, in_loop, iterated
+from pymq.client.pulling.column_batch import ColumnBatch
+from pymq.client.pulling.pull_consumer import MESSAGES_MAX
+from pymq.client.threaded.blocking_face import blocking, constructor, in_loop
 from pymq.client.threaded.loop_thread import Threaded
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
@@ -24,7 +26,7 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
                 consumer.commit()
 
     Any thread may call it, one at a time: a poll of another thread counts what this one holds as
-    consumed.
+    consumed. Ctrl-C loses nothing: what it keeps a poll from returning comes with the next one.
     """
 
     @constructor(_pull_consumer.PullConsumer)
@@ -90,8 +92,27 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
 
     # --- messages and offsets
 
-    poll = blocking(_Asyncio.poll)
-    batches = iterated(_Asyncio.batches)
+    def poll(
+        self, max_count: int = MESSAGES_MAX, timeout_s: float | None = 1.0
+    ) -> list[ReceivedMessage]:
+        """See the asyncio PullConsumer."""
+        client = self._client
+        taken = self._call(client._take(max_count, timeout_s))
+        client._claim()  # Not in the loop: an exception of a signal may come before the result.
+        return taken
+
+    def batches(self, *, timeout_s: float | None = None) -> Iterator[ColumnBatch]:
+        """See the asyncio PullConsumer."""
+        self._in_loop(lambda: self._made._check_batches(timeout_s))
+
+        def batches() -> Iterator[ColumnBatch]:
+            client = self._client
+            while (batch := self._call(client._take_batch(timeout_s))) is not None:
+                client._claim()
+                yield batch
+
+        return batches()
+
     seek = blocking(_Asyncio.seek)
     position = blocking(_Asyncio.position)
     commit = blocking(_Asyncio.commit)

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from pymq.client.consuming import local_offsets
 from pymq.client.consuming.local_offsets import LocalOffsets
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
@@ -150,3 +152,70 @@ def test_a_file_that_cannot_be_written_is_named_once(
     asyncio.run(test())
     assert caplog.text.count("cannot be written") == 1
     assert read(path) == [1, None]
+
+
+def test_a_flush_that_is_cancelled_leaves_its_changes_to_the_next(path: Path) -> None:
+    async def test() -> None:
+        kept = offsets(path)
+        kept.set(ONE, 5)
+        flushing = asyncio.ensure_future(kept.flush())
+        await asyncio.sleep(0)  # It waits for a thread.
+        flushing.cancel()
+        await asyncio.wait([flushing])
+        assert flushing.cancelled()
+        await kept.of(ONE).commit(5)
+
+    asyncio.run(test())
+    assert read(path) == [5, None]
+
+
+def test_a_flush_that_fails_at_what_others_wrote_leaves_its_changes_to_the_next(
+    path: Path,
+) -> None:
+    async def test() -> None:
+        kept = offsets(path)
+        await kept.of(ONE).commit(4)
+        written(path, "{")
+        with pytest.raises(ConfigurationError, match="no local offset file can be read"):
+            await kept.of(ONE).commit(5)
+        written(path)
+        await kept.of(ONE).commit(5)
+
+    asyncio.run(test())
+    assert read(path) == [5, 9]
+
+
+def test_a_flush_that_is_cancelled_ends_with_its_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    replace = local_offsets._replace
+
+    def slow(path: Path, text: bytes) -> tuple[int, int] | None:
+        begun.set()
+        assert may_go_on.wait(60)
+        try:
+            return replace(path, text)
+        finally:
+            ended.set()
+
+    async def test() -> None:
+        kept = offsets(path)
+        await kept.of(ONE).commit(4)
+        kept.set(ONE, 5)
+        with monkeypatch.context() as patched:
+            patched.setattr(local_offsets, "_replace", slow)
+            flushing = asyncio.ensure_future(kept.flush())
+            assert await asyncio.to_thread(begun.wait, 60)
+            flushing.cancel()
+            await asyncio.wait([flushing], timeout=0.05)
+            is_done = flushing.done()
+            may_go_on.set()
+            assert not is_done, "another flush would write the same file"
+            await asyncio.wait([flushing])
+            assert flushing.cancelled() and await asyncio.to_thread(ended.wait, 60)
+        await kept.of(ONE).commit(6)
+
+    asyncio.run(test())
+    assert read(path) == [6, None]
+    assert "changed by somebody else" not in caplog.text
