@@ -7,6 +7,7 @@ import logging
 import pickle
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,7 @@ from pyspark_pymq.sink.home import (
     _unable_of_this_process,
 )
 from pyspark_pymq.sink.plan import _plans_of_this_process
-from pyspark_pymq.sink.writer import PymqStreamWriter, Written
+from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
 
 #: For brokers to start again, on a machine that has other things to do.
 RETRY_MS = "180000"
@@ -76,6 +77,18 @@ class Query:
 
     def writer(self, number: int, schema: spark_types.StructType = BODY) -> PymqStreamWriter:
         """Return the writer of a micro-batch, as it arrives where it is used."""
+        self._enter(number)
+        writer = PymqSource(self.options).streamWriter(schema, False)
+        return pickle.loads(pickle.dumps(writer))  # type: ignore[no-any-return]
+
+    def batch_writer(self, number: int, app: str, **options: str) -> PymqBatchWriter:
+        """Return the writer of a write in a micro-batch's ``foreachBatch`` function."""
+        self._enter(number)
+        options = {**self.options, "txnAppId": app, **options}
+        writer = PymqSource(options).writer(BODY, False)
+        return pickle.loads(pickle.dumps(writer))  # type: ignore[no-any-return]
+
+    def _enter(self, number: int) -> None:
         self._context.update(
             {
                 identity._QUERY: self.query,
@@ -83,8 +96,6 @@ class Query:
                 identity._RUN: self.run,
             }
         )
-        writer = PymqSource(self.options).streamWriter(schema, False)
-        return pickle.loads(pickle.dumps(writer))  # type: ignore[no-any-return]
 
     def batch(self, number: int, *tasks: Iterator[pa.RecordBatch]) -> list[Written | Staged]:
         """Run a micro-batch; return what its tasks reported."""
@@ -223,6 +234,38 @@ def test_a_task_that_is_left_of_an_older_run(
         late.write(rows(5, 10))
     query.writer(1).commit([message], 1)
     assert query.stored() == list(range(10))
+
+
+@pytest.mark.parametrize("is_numbered", [False, True])
+def test_a_copied_checkpoint_of_writes_in_foreach_batch(query: Query, is_numbered: bool) -> None:
+    """The query that started last goes on; neither one takes the other's batches for its own."""
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+
+    def write(run: str, number: int, *bounds: int) -> None:
+        query.run = run
+        options = {"txnVersion": str(number)} if is_numbered else {}
+        for app, move in (("one", 0), ("another", 1000)):
+            task = rows(bounds[0] + move, bounds[1] + move)
+            writer = query.batch_writer(number, app, **options)
+            writer.commit([writer.write(task)])
+
+    write(first, 57, 0, 10)
+    write(first, 58, 10, 20)
+    write(second, 58, 10, 20)  # its copy is behind: this is known
+    for number in (58, 59, 60):
+        with pytest.raises(BrokerError) as caught:
+            write(first, number, 20, 30)
+        assert caught.value.code == SinkCode.FENCED
+    write(second, 59, 20, 25)
+    assert query.stored() == [*range(25), *range(1000, 1025)]
+
+
+def test_writes_in_foreach_batch_under_a_job_group_of_the_users(query: Query) -> None:
+    """It names no run of the query, and may be another one from batch to batch."""
+    for number, query.run in enumerate(("even", "odd", "even", "odd")):
+        writer = query.batch_writer(number, "one")
+        writer.commit([writer.write(rows(number))])
+    assert query.stored() == [0, 0, 0, 1, 1, 2]
 
 
 def test_rows_of_a_queue_keep_their_order(query: Query) -> None:
@@ -514,7 +557,7 @@ def test_tasks_that_see_different_brokers(query: Query, monkeypatch: pytest.Monk
     """One must not win by chance."""
     query.batch(0, rows(0, 5))
     messages = [query.writer(1).write(rows(5, 10))]
-    monkeypatch.setattr(home, "_find", lambda *_: query.other())
+    monkeypatch.setattr(home, "_find", lambda *_: (query.other(), {}))
     new_process()
     messages.append(query.writer(1).write(rows(10, 15)))
     with pytest.raises(ConfigurationError, match="different brokers .broker-a, broker-b."):

@@ -250,12 +250,14 @@ def test_batch_writes(copy: Copy, spark: SparkSession) -> None:
 
 
 def test_batch_writes_in_foreach_batch(copy: Copy) -> None:
-    """A micro-batch that is run again is not written again."""
+    """A micro-batch that is run again is not written again; brokers know the run of the query."""
     calls: list[int] = []
+    runs: set[str] = set()
     failures = iter([True])
 
     def write(frame: DataFrame, number: int) -> None:
         calls.append(number)
+        runs.update(query.runId for query in copy.spark.streams.active)
         for app in ("first", "second"):
             writer = frame.write.format("pymq").mode("append")
             writer.options(nameServer=copy.bed.name_server, topic="to", txnAppId=app).save()
@@ -269,7 +271,10 @@ def test_batch_writes_in_foreach_batch(copy: Copy) -> None:
 
     with pytest.raises(Exception, match="as wanted"):
         run()
+    runs.clear()
     run()
-    assert calls.count(2) == 2
+    assert calls.count(2) == 2 and len(runs) == 1
+    with BlockingClient(copy.bed.name_server, timeout_s=ANSWER_S) as client:
+        assert {row.last.run for _, row in admin_of(client).sinks.rows()} == runs
     found = sorted(int(one.body) for one in copy.bed.stored("to"))
     assert found == sorted([*range(ROWS), *range(ROWS)])

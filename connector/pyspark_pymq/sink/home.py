@@ -1,9 +1,10 @@
 """Which broker an exactly-once sink is at: all of its batches, since one broker decides on each.
 
 Name servers remember it (in the namespace ``PYMQ_SINKS`` of their KV config), so that a broker that
-is away while a query starts again is waited for, and not taken for one that never was. What they
-have forgotten the brokers know that are there. A sink that nobody knows gets one of those brokers
-of pymq that have the topic, the same for all tasks.
+is away while a query starts again is waited for, and not taken for one that never was. One of them
+that is away itself is told later. What they have forgotten the brokers know that are there. A sink
+that nobody knows gets one of those brokers of pymq that have the topic, the same for all tasks;
+that of a batch write only if all name servers say that they do not know it.
 
 Rows are written at least once if every broker of the topic has answered that it cannot do better.
 One that gives no answer, or that a route names and no name server knows any more, is waited for:
@@ -13,15 +14,23 @@ that a broker of RocketMQ that is away later holds up nothing.
 
 import functools
 import logging
+import time
 import zlib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pymq.client import operations
 from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.sockets.blocking_pool import PASSING
 from pymq.client.sockets.bulk_client import BulkClient
-from pymq.errors import ConfigurationError, PymqError, RequestNotSupported, RouteNotFound
+from pymq.errors import (
+    ConfigurationError,
+    PymqError,
+    RequestNotSupported,
+    RouteNotFound,
+    TopicNotExist,
+)
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.sink.identity import BatchIdentity
 from pyspark_pymq.sink.options import SinkOptions
@@ -29,6 +38,9 @@ from pyspark_pymq.sink.options import SinkOptions
 LOG = logging.getLogger(__name__)
 #: Of the key-value pairs of name servers: sink -> the name of its broker.
 NAMESPACE = "PYMQ_SINKS"
+#: Name servers that were away when the others were told of a sink are told again after this, and
+#: tasks do not wait longer than that for them.
+TELL_AGAIN_S, TELL_TIMEOUT_S = 30.0, 1.0
 
 
 class SinkHome(NamedTuple):
@@ -36,6 +48,21 @@ class SinkHome(NamedTuple):
 
     broker: str
     address: str
+
+
+@dataclass(slots=True)
+class _Known:
+    """A sink that this process knows.
+
+    Attributes:
+        broker: the name of its broker.
+        untold: name servers that were away when the others were told.
+        tell_at_s: not before this are they told again; monotonic.
+    """
+
+    broker: str
+    untold: list[str]
+    tell_at_s: float
 
 
 def find_home(
@@ -66,13 +93,19 @@ def find_home(
     while True:
         try:
             masters = _masters(client)
-            name = known.get(key) or _find(client, options, identity, masters, topic_brokers)
+            if key in known:
+                _tell_again(client, identity.sink, known[key])
+                return SinkHome(known[key].broker, _address(known[key].broker, masters, identity))
+            name, remembered = _find(client, options, identity, masters, topic_brokers)
             if name is None:
                 if identity.is_lasting:
                     unable.add(run)
                 return None
             if identity.is_lasting:
-                known[key] = name
+                untold = _remember(client, identity.sink, name, known=remembered)
+                known[key] = _Known(name, untold, time.monotonic() + TELL_AGAIN_S)
+                if name not in remembered.values():
+                    LOG.info("sink %s is at broker %s", identity.sink, name)
             return SinkHome(name, _address(name, masters, identity))
         except PASSING as error:
             retries.wait_after(error)
@@ -95,27 +128,60 @@ def find_again(
             retries.wait_after(error)
 
 
+def check_topic(client: BulkClient, topic: str, broker: str) -> None:
+    """Refuse a topic that other brokers have, and a sink's has not; what may come is waited for.
+
+    A column names it, so that nobody knew of it when the sink's broker was chosen; or the user
+    chose that broker. Waiting would not help: a broker that restarts, or of which name servers
+    have not heard yet, is asked itself, and one that is away says nothing.
+
+    Raises:
+        ConfigurationError: it is so.
+    """
+    try:
+        names = {queue.broker_name for queue in client.route(topic).write_queues}
+        address = None if broker in names else _masters(client).get(broker)
+    except PymqError:  # Sending comes upon it, too, and knows how long to wait.
+        return
+    if not names or address is None:
+        return
+    try:
+        client.ask(address, operations.topic_config(topic))
+    except TopicNotExist as error:
+        raise ConfigurationError(
+            f"all rows of a batch that is written exactly once go to one broker: this sink is at "
+            f"broker {broker}, and topic {topic} at {', '.join(sorted(names))}. Create topic "
+            f"{topic} at {broker}; or write with another sink (another txnAppId, or another "
+            "checkpoint) and choose its broker with option sinkBroker; or set option "
+            "delivery=atLeastOnce"
+        ) from error
+    except PymqError:
+        return
+
+
 def _find(
     client: BulkClient,
     options: SinkOptions,
     identity: BatchIdentity,
     masters: Mapping[str, str],
     topic_brokers: set[str],
-) -> str | None:
-    """Return the name of a sink's broker, which may be one that is away.
+) -> tuple[str | None, dict[str, str]]:
+    """Return the name of a sink's broker, which may be one that is away; and who knows of it.
 
     Args:
         client, options, identity: as of ``find_home``.
         masters: of the brokers that are registered.
         topic_brokers: those that a route of the topic has named; more are added.
+
+    Returns:
+        The name, None if there is no broker that can; and what each name server says.
     """
     remembered, failure = _remembered(client, identity.sink) if identity.is_lasting else ({}, None)
     wanted = options.sink_broker
     if wanted is None and len(set(remembered.values())) == 1:
         wanted = next(iter(remembered.values()))
     if wanted is not None and wanted in remembered.values():
-        _remember(client, identity.sink, wanted, known=remembered)
-        return wanted
+        return wanted, remembered
     capable, found = _ask_all(client, identity.sink, masters)
     if wanted is not None and set(found) - {wanted}:
         raise ConfigurationError(
@@ -134,14 +200,11 @@ def _find(
             if silent and options.topic is not None:
                 client.doubt_route(options.topic)  # It may be older than what is registered.
                 raise _undecided(identity, options.topic, silent, masters)
-            return None
+            return None, remembered
         if failure is not None and identity.is_job:
             raise failure  # It may have been told, long ago, what the others have not.
         name = candidates[zlib.crc32(identity.sink.encode()) % len(candidates)]
-    if identity.is_lasting:
-        _remember(client, identity.sink, name, known=remembered)
-        LOG.info("sink %s is at broker %s", identity.sink, name)
-    return name
+    return name, remembered
 
 
 def _masters(client: BulkClient) -> dict[str, str]:
@@ -270,23 +333,43 @@ def _remembered(client: BulkClient, sink: str) -> tuple[dict[str, str], PymqErro
     return found, failures[0] if failures else None
 
 
-def _remember(client: BulkClient, sink: str, broker: str, *, known: Mapping[str, str]) -> None:
-    """Tell the name servers that are there and do not know it; one must."""
-    failure: PymqError | None = None
-    has_answer = False
+def _remember(
+    client: BulkClient, sink: str, broker: str, *, known: Mapping[str, str]
+) -> list[str]:
+    """Tell the name servers that do not know it; return those that are away.
+
+    Raises:
+        PymqError: all of them are.
+    """
+    failures: dict[str, PymqError] = {}
     for address in client.name_servers:
         try:
             if known.get(address) != broker:
                 client.ask(address, operations.put_value(NAMESPACE, sink, broker))
-            has_answer = True
         except PASSING as error:
-            failure = error
-    if failure is not None and not has_answer:
-        raise failure
+            failures[address] = error
+    if len(failures) == len(client.name_servers):
+        raise next(iter(failures.values()))
+    return list(failures)
+
+
+def _tell_again(client: BulkClient, sink: str, known: _Known) -> None:
+    """Tell the name servers that were away, now and then."""
+    if not known.untold or time.monotonic() < known.tell_at_s:
+        return
+    known.tell_at_s = time.monotonic() + TELL_AGAIN_S
+    tell = operations.put_value(NAMESPACE, sink, known.broker)
+    asked = [(address, tell) for address in known.untold]
+    answers = client.ask_many(asked, timeout_s=TELL_TIMEOUT_S)
+    known.untold = [
+        address
+        for address, answer in zip(known.untold, answers, strict=True)
+        if isinstance(answer, PymqError)
+    ]
 
 
 @functools.cache
-def _homes_of_this_process() -> dict[tuple[tuple[str, ...], str, str | None], str]:
+def _homes_of_this_process() -> dict[tuple[tuple[str, ...], str, str | None], _Known]:
     return {}
 
 

@@ -5,8 +5,12 @@ task do. The numbers of micro-batches are counted in the checkpoint, and so is t
 there: a copy of a checkpoint has the same. What differs is the *run*, each start of a query. Its id
 is random; which of two is the later one tells the time at which the driver planned the batch: all
 tasks of a batch get the one writer that was made then.
+
+What a ``foreachBatch`` function writes are batch writes, and tasks of theirs have the properties of
+the query, too. Any other batch write is a run of its own.
 """
 
+import uuid
 from dataclasses import dataclass
 
 from pymq.errors import ConfigurationError
@@ -27,7 +31,7 @@ class BatchIdentity:
         is_lasting: whether the batch can be written again by somebody else, who must find that
             it is there already.
         is_first: whether the sink may be one that no broker knows yet.
-        is_job: whether it is a batch write of its own, of which nothing tells when the sink began.
+        is_job: whether it is a batch write, of which nothing tells when the sink began.
     """
 
     sink: str
@@ -100,9 +104,10 @@ def of_job(options: SinkOptions, job: str, planned_ms: int) -> BatchIdentity:
     if options.txn_app_id is None:
         return BatchIdentity(f"job-{job}", job, job, 0, planned_ms, is_lasting=False)
     query, number = _property(_QUERY), _property(_BATCH)
+    run = job if query is None else _run_of_query() or job
     if options.txn_version is not None:
         return BatchIdentity(
-            options.txn_app_id, _ANY_QUERY, job, options.txn_version, planned_ms, is_job=True
+            options.txn_app_id, _ANY_QUERY, run, options.txn_version, planned_ms, is_job=True
         )
     if query is None or number is None:
         raise ConfigurationError(
@@ -110,7 +115,20 @@ def of_job(options: SinkOptions, job: str, planned_ms: int) -> BatchIdentity:
             "write this is, so that a repeated one is not written twice. Count it up with each "
             "write (in foreachBatch it is the batch's id, if not given)"
         )
-    return BatchIdentity(options.txn_app_id, query, job, int(number), planned_ms)
+    return BatchIdentity(options.txn_app_id, query, run, int(number), planned_ms, is_job=True)
+
+
+def _run_of_query() -> str | None:
+    """Return the run of the query whose ``foreachBatch`` function writes.
+
+    None under a job group that the function has set, which Spark keeps in the same place. If that
+    were taken for a run, one that comes and goes would fence the query from itself.
+    """
+    group = _property(_RUN)
+    try:
+        return None if group is None else str(uuid.UUID(group))
+    except ValueError:
+        return None
 
 
 def _property(name: str) -> str | None:

@@ -10,6 +10,9 @@ long that is away within ``retryTimeoutMs``. It depends on which queues there ar
 forget a broker 120 s after its last sign of life, or as soon as it is stopped in order; tasks that
 start after that divide the keys among the queues that are left, as producers in Java do. For a
 topic with an order configuration, name servers tell all queues even then.
+
+Rows with a ``queueId`` alone go to the first broker that has such a queue. Where others name that
+broker, all of them are rows of one queue, whose order counts.
 """
 
 import numpy as np
@@ -83,6 +86,39 @@ class KeyedQueues:
         if "brokerName" in columns:
             brokers = pc.coalesce(brokers, columns["brokerName"])
         columns["queueId"], columns["brokerName"] = ids, brokers
+
+    def name_brokers(self, columns: dict[str, pa.Array]) -> None:
+        """Fill ``brokerName`` of rows that have a ``queueId`` alone, if other rows name its broker.
+
+        Args:
+            columns: of some rows; ``queueId`` and ``brokerName`` among them. Changed.
+
+        Raises:
+            PymqError: as ``choose``.
+        """
+        names, ids = columns["brokerName"], columns["queueId"]
+        nobody = pa.scalar(None, names.type)
+        names = pc.if_else(pc.equal(pc.binary_length(names), 0), nobody, names)
+        unnamed = pc.and_(names.is_null(), ids.is_valid())
+        if self._broker is not None:
+            names = pc.if_else(unnamed, pa.scalar(self._broker.encode(), names.type), names)
+        elif pc.any(unnamed).as_py():
+            topics = columns.get("topic")
+            if self._topic is not None:
+                topics = pa.repeat(pa.scalar(self._topic.encode()), len(ids))
+            kinds = pa.table([topics, ids, names], ["topic", "id", "name"])
+            kinds = kinds.group_by(kinds.column_names).aggregate([])
+            there = {tuple(kind.values()) for kind in kinds.to_pylist()}
+            for topic, queue_id, name in there:
+                if None in (topic, queue_id, name) or (topic, queue_id, None) not in there:
+                    continue
+                queues = self._queues_of(topic.decode())
+                first = min((q.broker_name for q in queues if q.queue_id == queue_id), default="")
+                if name == first.encode():
+                    same = pc.and_(pc.equal(topics, topic), pc.equal(ids, queue_id))
+                    same = pc.and_kleene(unnamed, same)
+                    names = pc.if_else(same, pa.scalar(name, names.type), names)
+        columns["brokerName"] = names
 
     def _by_topic(
         self, columns: dict[str, pa.Array], keyed: npt.NDArray[np.bool_]

@@ -37,6 +37,7 @@ from pyspark_pymq.sink.delays import (
 )
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.gathering import Gathering, check_runs
+from pyspark_pymq.sink.home import check_topic
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
 
@@ -87,6 +88,7 @@ class SendTask:
             address=bytes((127, 0, 0, 1)), pid=os.getpid(), salt=os.urandom(4)
         )
         self._broker = stage_at
+        self._checked: set[str] = set()  # topics that the broker has, or that are waited for
         self._gathering: Gathering | None = None
         self._first_queue = first_queue
         self._client = client
@@ -151,8 +153,12 @@ class SendTask:
     def _send(self, batch: pa.RecordBatch) -> None:
         """Encode a batch and send it."""
         columns = self._columns_of(batch)
+        if self._broker is not None:
+            self._check_topics(columns, self._broker)
         if "shardingKey" in columns:
             self._keyed_queues.choose(columns)
+        if "queueId" in columns and "brokerName" in columns:
+            self._keyed_queues.name_brokers(columns)
         if not columns.keys().isdisjoint(DELAY_COLUMNS):
             add_delays(columns, functools.partial(self._place, columns, None))
         order, groups = _grouped(columns)
@@ -185,6 +191,16 @@ class SendTask:
             assert self._delayed is not None
             self._delayed.flush()
         self.rows += batch.num_rows
+
+    def _check_topics(self, columns: dict[str, pa.Array], broker: str) -> None:
+        """Check the topics of some rows that are to be staged, each once."""
+        topic = self._options.topic
+        found = [topic] if topic is not None else map(_plain, columns["topic"].unique())
+        for name in found:
+            if name is not None and name not in self._checked:
+                check_target(name)
+                check_topic(self._client, name, broker)
+                self._checked.add(name)
 
     def _send_delayed(
         self,

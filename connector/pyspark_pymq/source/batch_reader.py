@@ -35,9 +35,10 @@ class PymqBatchReader(Source, DataSourceReader):
         try:
             bounds = self._query_start.bounds([q for q, _ in (*first.named, *last.named)])
             start = self._positions.start(first, bounds)
-            ends = self._positions.ends(last, bounds)
             starts = start.offsets
+            # A start by time may be behind the ends of then: those of later count.
             bounds = self._check_losses(starts, bounds)
+            ends = self._positions.ends(last, {queue: bounds[queue] for queue in starts})
         finally:
             self._topics.close()
         LOG.info("batch of %s: %s", options.choice, start_told(starts, start.reasons, bounds))
@@ -55,4 +56,4 @@ class PymqBatchReader(Source, DataSourceReader):
             for queue, start in sorted(starts.items())
             if max(start, bounds[queue][0]) < min(ends[queue], bounds[queue][1])
         ]
-        return self._partitions(wanted)
+        return self._partitions(wanted, self._topics.topic_ids)

@@ -31,10 +31,11 @@ class Outage:
     Attributes:
         queues: those.
         reason: why, as of the last question.
-        since_s: when it was first noticed.
+        since_s: when it was first noticed, or noticed again: see ``Outages.begin_again``.
         ask_at_s: when to ask again.
         timeout_s: how long to wait for that answer.
         is_accepted: it lasted too long, and the query continues without these queues.
+        is_in_doubt: it may be another one than that of the question before.
     """
 
     queues: frozenset[MessageQueue]
@@ -43,6 +44,7 @@ class Outage:
     ask_at_s: float
     timeout_s: float
     is_accepted: bool = False
+    is_in_doubt: bool = False
 
     def concerns(self, queue: MessageQueue) -> bool:
         """Say whether to leave out a queue of this broker for the moment."""
@@ -99,6 +101,21 @@ class Outages:
         """Have all of them asked about with the next question: it serves nothing else."""
         for outage in self._by_broker.values():
             outage.ask_at_s = self._monotonic_s()
+
+    def begin_again(self) -> None:
+        """Let outages count from now on: for long nobody has asked, and they may have ended."""
+        for outage in self._by_broker.values():
+            if not outage.is_accepted:
+                outage.since_s = outage.ask_at_s = self._monotonic_s()
+                outage.is_in_doubt = True
+
+    def in_doubt(self) -> list[str]:
+        """Return the brokers that were away before nobody asked, and are now; of none given up."""
+        return [
+            name
+            for name, outage in self._by_broker.items()
+            if outage.is_in_doubt and not outage.is_accepted
+        ]
 
     def wait_for(self, queues: Iterable[MessageQueue]) -> bool:
         """Say whether one of the queues has no answer, and is not given up."""

@@ -93,11 +93,14 @@ class Positions:
     def ends(self, bound: Bound, bounds: Bounds) -> Offsets:
         """Return where a batch ends; where nothing is stored at or after a moment: at the end.
 
+        That is the end by ``bounds``, which was before the moment was looked up.
+
         Raises:
             ConfigurationError: a queue is named that does not exist.
             PymqError: a broker could not be asked.
         """
-        return resolve(bound, bounds, self._at_times(places(bound, bounds), bounds))
+        found = self._at_times(places(bound, bounds), bounds)
+        return resolve(bound, bounds, {q: min(at, bounds[q][1]) for q, at in found.items()})
 
     def for_later_queues(self, start: Position, place: Place, since_ms: int) -> Position:
         """Return where a stream starts, with what queues need to know that it meets later.

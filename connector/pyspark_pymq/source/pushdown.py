@@ -42,7 +42,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.offsets import Offsets, QueueRange
+from pyspark_pymq.offsets import Offsets, QueueRange, TopicIds
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.columns import BODY_COLUMNS, COLUMNS
 from pyspark_pymq.source.lookups import offset_at
@@ -217,9 +217,13 @@ class FilteringBatchReader(PymqBatchReader):
         """Take filters over; return those that Spark must evaluate."""
         return [condition for condition in filters if not self._filters.take(condition)]
 
-    def _partitions(self, wanted: Sequence[QueueRange]) -> list[QueuesPartition]:
+    def _partitions(
+        self, wanted: Sequence[QueueRange], topic_ids: TopicIds
+    ) -> list[QueuesPartition]:
         try:
-            return super()._partitions(self._filters.narrow(wanted, self._offsets_at))
+            return super()._partitions(
+                self._filters.narrow(wanted, self._offsets_at), topic_ids
+            )
         finally:
             self._topics.close()
 

@@ -21,13 +21,14 @@ from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerError, OffsetOutOfRange, PymqError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import RecordColumns, read_columns
-from pyspark_pymq.offsets import QueueRange, named
+from pyspark_pymq.offsets import NO_IDS, QueueRange, TopicIds, named
 from pyspark_pymq.option_tables import MESSAGE_BYTES_MAX
 from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.source.bad_records import BadRecords, SideTopic
 from pyspark_pymq.source.columns import arrow_schema
 from pyspark_pymq.source.decode import record_batches, value_column
 from pyspark_pymq.source.options import SourceOptions
+from pyspark_pymq.source.topic_identity import named_topics, others_by_now
 from pyspark_pymq.unrouted_queues import UNROUTED, master_bounds
 from pyspark_pymq.worker_gc import spare_imports
 
@@ -38,6 +39,8 @@ Kept = npt.NDArray[np.bool_] | None
 
 #: Small answers (a stock broker gives 32 messages at a time) are decoded together.
 DECODED_BYTES_MIN = 2 << 20
+
+_CREATED_AGAIN = "deleted, and created again, since this batch was planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def read_ranges(
     schema: StructType,
     ranges: Sequence[QueueRange],
     routes: Iterable[Route] = (),
+    topic_ids: TopicIds = NO_IDS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the messages of the ranges, however often it is called.
 
@@ -66,9 +70,11 @@ def read_ranges(
         schema: the columns wanted, checked already.
         ranges: in the order they are read.
         routes: what the driver knows of the topics; name servers are asked when it is wrong.
+        topic_ids: which topics of these names the ranges are of, as far as that is known.
 
     Raises:
-        OffsetOutOfRange: messages of a range are gone, and ``failOnDataLoss`` is true.
+        OffsetOutOfRange: messages of a range are gone, or its topic is, and ``failOnDataLoss`` is
+            true.
         RemoteProtocolError: a body cannot be decoded, and ``badRecords`` is fail.
         PymqError: a broker stayed away for longer than ``retryTimeoutMs``, or its answer is
             not what was asked for.
@@ -87,7 +93,11 @@ def read_ranges(
     )
     try:
         unrouted: set[str] = set()
-        for part in ranges:
+        others = others_by_now(client, (part.queue for part in ranges), topic_ids)
+        if others:
+            _report_loss(f"{named_topics(others)}: {_CREATED_AGAIN}", options)
+        same = [p for p in ranges if (p.queue.topic, p.queue.broker_name) not in others]
+        for part in same:
             for records, kept in fetch(client, part, options, unrouted):
                 yield from record_batches(
                     records,
@@ -98,6 +108,10 @@ def read_ranges(
                     value=value,
                     bad=bad,
                 )
+        others = others_by_now(client, (part.queue for part in same), topic_ids)
+        if others:
+            text = f"{named_topics(others)}: {_CREATED_AGAIN}"
+            _report_loss(f"{text}; what was read of the new one may be read twice", options)
     except PASSING as error:
         note_limit(error, options.retry_timeout_s)
         raise

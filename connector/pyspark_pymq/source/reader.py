@@ -201,7 +201,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             self._topics.bounds(self._planned.offsets, at_once=True)
             others = self._identity.others(self._planned, self._planned.offsets)
             wanted = [one for one in wanted if one.queue not in others]
-        return self._partitions(wanted)
+        return self._partitions(wanted, self._planned.topic_ids)
 
     def stop(self) -> None:
         """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
@@ -353,15 +353,16 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
     def _bounds(self, position: Position, *, unlimited: bool) -> Bounds:
         """Return bounds that tell what the next batch has; asks only if it must.
 
-        What was known before is enough when the query ends there (AvailableNow), or, for a
-        while, when it fills a batch up to its cap.
+        What was known before is enough, for a while, when the query ends there (AvailableNow), or
+        when it fills a batch up to its cap. For longer it would hide a topic that is created again.
         """
         known = self._topics.known_bounds()
         takes = self._options.choice.takes
         is_complete = all(queue in known for queue in position.offsets if takes(queue))
         target = self._target
         has_begun = target is not None and target.keys() <= position.offsets.keys()
-        if known and is_complete and has_begun and not self._end.is_unclear:
+        is_enough = is_complete and has_begun and not self._end.is_unclear
+        if known and is_enough and self._topics.is_recent:
             return known
         waiting = sum(backlog(position.offsets, known).values())
         offsets_max = None if unlimited else self._options.offsets_max

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from pymq.client.cluster.routes import Route
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.offsets import Bounds, QueueRange, losses, refuse_losses, told
+from pyspark_pymq.offsets import Bounds, QueueRange, TopicIds, losses, refuse_losses, told
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.planning import plan
 from pyspark_pymq.source.positions import Positions
@@ -24,10 +24,11 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueuesPartition(InputPartition):
-    """What one task reads, and the routes that the driver knew."""
+    """What one task reads, the routes that the driver knew, and which topics it is of."""
 
     ranges: tuple[QueueRange, ...]
     routes: tuple[Route, ...] = ()
+    topic_ids: TopicIds = field(default_factory=dict)
 
 
 class Source:
@@ -50,9 +51,17 @@ class Source:
         """Yield the messages of a partition; Spark passes None for a batch without any."""
         if not isinstance(partition, QueuesPartition):
             return iter(())
-        return read_ranges(self._options, self._schema, partition.ranges, partition.routes)
+        return read_ranges(
+            self._options,
+            self._schema,
+            partition.ranges,
+            partition.routes,
+            partition.topic_ids,
+        )
 
-    def _partitions(self, wanted: Sequence[QueueRange]) -> list[QueuesPartition]:
+    def _partitions(
+        self, wanted: Sequence[QueueRange], topic_ids: TopicIds
+    ) -> list[QueuesPartition]:
         options = self._options
         tasks = plan(
             wanted,
@@ -68,7 +77,10 @@ class Source:
                 options.task_rows_max,
                 options.partitions_max,
             )
-        return [QueuesPartition(tuple(task), self._routes(task)) for task in tasks]
+        return [
+            QueuesPartition(tuple(task), self._routes(task), _ids_of(task, topic_ids))
+            for task in tasks
+        ]
 
     def _routes(self, task: Sequence[QueueRange]) -> tuple[Route, ...]:
         queues = {part.queue for part in task}
@@ -110,3 +122,8 @@ class Source:
                     "option tags: %r is one tag, with a comma in it; several are separated by ||",
                     tag,
                 )
+
+
+def _ids_of(task: Sequence[QueueRange], topic_ids: TopicIds) -> TopicIds:
+    topics = {(part.queue.topic, part.queue.broker_name) for part in task}
+    return {one: topic_ids[one] for one in sorted(topics) if one in topic_ids}

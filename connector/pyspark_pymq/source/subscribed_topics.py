@@ -8,7 +8,8 @@ nothing arrives. An answer is never older than the question; ``processAllAvailab
 that could be asked for; they are known from the query's position. A broker that does not answer
 for one of its queues has an ``Outage``, which becomes an error when it lasts longer than
 ``retryTimeoutMs``. So does a broker of which only a slave answers that has less than was read
-already: what a slave lacks is not lost.
+already: what a slave lacks is not lost. With long triggers, or batches, a broker may have been
+there between two questions: what is away at both is waited for, as long as that is not known.
 """
 
 import logging
@@ -101,6 +102,21 @@ class SubscribedTopics:
             RouteNotFound: there is no such topic.
             PymqError: a broker refused.
         """
+        limit_s = self._options.retry_timeout_s
+        if self._asked_at is not None and self._monotonic_s() - self._asked_at > limit_s:
+            self._outages.begin_again()
+        bounds = self._ask_in_turn(position, at_once=at_once)
+        if position is not None and (names := self._outages.in_doubt()):
+            told = ", ".join(names)
+            LOG.warning("%s away at the last question, and now: waiting %.0f s", told, limit_s)
+            while self._outages.in_doubt():
+                bounds = self._ask_in_turn(position, at_once=False)
+        return bounds
+
+    def _ask_in_turn(
+        self, position: Mapping[MessageQueue, int] | None, *, at_once: bool
+    ) -> Bounds:
+        """Ask everybody once, not too soon after the last question."""
         if self._asked_at is not None and not at_once:
             rest_s = self._asked_at + self._pause_s - self._monotonic_s()
             if rest_s > 0:

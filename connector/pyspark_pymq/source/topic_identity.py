@@ -3,12 +3,16 @@
 Brokers of pymq give each topic that is created an id. Where a stream stands has the ids of the
 topics it has read. Where a broker tells none, as those of RocketMQ do, or one of the two ids is not
 known, only the bounds of queues are left to compare.
+
+The driver compares them when it plans a batch. Pulls carry no id: so a task, which may run much
+later, compares them before it reads, and once more when it has read.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.headers.offsets import NO_ID
@@ -91,6 +95,30 @@ def _is_another(before: str | None, now: str | None) -> bool:
     return before is not None and now not in (None, NO_ID, before)
 
 
+def others_by_now(
+    client: BulkClient, queues: Iterable[MessageQueue], topic_ids: TopicIds
+) -> set[tuple[str, str]]:
+    """Return the topics, by broker, that were created again since a task was planned.
+
+    Everybody is asked once, and not waited for: of a broker that does not answer the driver finds
+    out with the next batch.
+
+    Args:
+        client: open.
+        queues: which the task reads.
+        topic_ids: of the topics they were in when it was planned.
+
+    Raises:
+        PymqError: a broker refused.
+    """
+    asked = {(queue.topic, queue.broker_name): queue for queue in queues}
+    known = [queue for one, queue in sorted(asked.items()) if one in topic_ids]
+    if not known:
+        return set()
+    now = client.try_bounds(known).topic_ids
+    return {one for one in asked if _is_another(topic_ids.get(one), now.get(one))}
+
+
 def first_messages(queues: Collection[MessageQueue], bounds: Bounds) -> Offsets:
     """Return where queues begin; those without an answer at 0, as any new queue does."""
     return {queue: bounds[queue][0] if queue in bounds else 0 for queue in queues}
@@ -108,8 +136,14 @@ def with_ids(end: Position, topic_ids: TopicIds) -> Position:
 
 
 def _told(queues: Collection[MessageQueue]) -> str:
-    topics = sorted({(queue.topic, queue.broker_name) for queue in queues})
+    topics = {(queue.topic, queue.broker_name) for queue in queues}
+    return f"{named_topics(topics)}: deleted, and created again, since the query has read from it"
+
+
+def named_topics(found: Iterable[tuple[str, str]]) -> str:
+    """Return topics, by broker, as errors tell them."""
+    topics = sorted(found)
     texts = [f"topic {topic} on {broker_name}" for topic, broker_name in topics[:_TOLD_MAX]]
     if len(topics) > _TOLD_MAX:
         texts.append(f"{len(topics) - _TOLD_MAX} more")
-    return f"{', '.join(texts)}: deleted, and created again, since the query has read from it"
+    return ", ".join(texts)

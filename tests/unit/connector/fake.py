@@ -347,7 +347,7 @@ class FakeClient:
         return [
             Route(
                 topic,
-                (),
+                tuple(sorted(of_topic)),
                 tuple(sorted(of_topic)),
                 {
                     queue.broker_name: {int(queue.broker_name in slaves): f"{queue.broker_name}:1"}

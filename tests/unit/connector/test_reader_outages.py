@@ -64,6 +64,53 @@ def test_a_broker_that_is_back_is_read_where_the_stream_stood(
     assert reader.latestOffset(both(15, 10, 10)) == both(15, 10, 10)
 
 
+@pytest.mark.parametrize("is_back", [True, False])
+@pytest.mark.parametrize("lenient", [True, False])
+def test_an_outage_between_questions_that_are_far_apart(
+    two: FakeBroker,
+    gone: set[str],
+    clock: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_back: bool,
+    lenient: bool,
+) -> None:
+    """With long trigger intervals a broker may restart whenever it is asked, and be there else."""
+    back_s = float("inf")
+
+    def wait(seconds: float) -> None:
+        clock.wait(seconds)
+        if clock.now_s >= back_s:
+            gone.clear()
+
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", wait)
+    reader = stream(retrytimeoutms="60000", failondataloss="false" if lenient else "true")
+    gone.add("broker-b")
+    position = reader.latestOffset(both(5, 0, 3))
+    assert position == both(15, 10, 3)
+    gone.clear()
+    clock.now_s += 600
+    gone.add("broker-b")
+    asked_s = clock.now_s
+    if is_back:
+        back_s = asked_s + 5
+        assert reader.latestOffset(position) == both(15, 10, 10)
+        return
+    wanted = "broker-b has given no answer about orders/broker-b/0 for 60 s"
+    if lenient:
+        assert reader.latestOffset(position) == position
+        assert "continuing (failOnDataLoss=false)" in caplog.text and wanted in caplog.text
+    else:
+        with pytest.raises(ConnectionFailed, match=wanted):
+            reader.latestOffset(position)
+    assert 60 <= clock.now_s - asked_s < 62
+    if lenient:
+        clock.now_s += 600
+        asked_s = clock.now_s
+        assert reader.latestOffset(position) == position  # It was waited for once.
+        assert clock.now_s - asked_s < 1
+
+
 def test_a_backlog_hides_no_outage(two: FakeBroker, gone: set[str], clock: Time) -> None:
     """The other broker alone fills every batch."""
     two.add(Q0, *[(b"x", {})] * 5000)

@@ -21,6 +21,7 @@ from tests.unit.connector.reading import (
 )
 
 from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange
+from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.source import reader as readers
 from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
@@ -317,6 +318,30 @@ def test_batches_end_at_times(broker: FakeBroker) -> None:
     found = batch(endingoffsetsbytimestamp=one).partitions()
     assert planned(found) == [(0, 5, 7), (1, 0, 10)]
     assert planned(batch(**TIME, endingtimestamp=str(T)).partitions()) == []
+
+
+@pytest.mark.parametrize("start", ["earliest", "time"])
+@pytest.mark.parametrize("end", ["latest", "time"])
+def test_batches_of_queues_that_grow_while_moments_are_looked_up(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, start: str, end: str
+) -> None:
+    """Nothing was stored so late, so a batch ends where its queues do, as of one of its answers."""
+    broker.offset_at[T] = broker.offset_at[T + 1] = 1000
+    offset_by_time = FakeClient.offset_by_time
+
+    def grows(client: FakeClient, queue: MessageQueue, timestamp_ms: int) -> int:
+        broker.add(queue, (b"x", {}))
+        return offset_by_time(client, queue, timestamp_ms)
+
+    monkeypatch.setattr(FakeClient, "offset_by_time", grows)
+    options = {"endingtimestamp": str(T + 1)} if end == "time" else {}
+    if start == "time":
+        options |= {**TIME, "startingoffsetsbytimestampstrategy": "latest"}
+    found = planned(batch(**options).partitions())
+    if start == "time":
+        assert found == []
+    else:
+        assert found == [(0, 5, 15), (1, 0, 10)]
 
 
 def test_a_stream_ends_at_offsets(

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.connector.fake import FakeBroker, FakeClient
 from tests.unit.connector.test_sink_values import NO_TOPIC, OPTIONS, queue, stored, write
 
+from pymq.client.cluster.routes import Route
 from pymq.client.operations import PreparedMessage, Send
 from pymq.client.sending.preencoded_records import BrokerKind
 from pymq.client.sockets.batch_targets import BatchTarget
@@ -187,6 +188,9 @@ def test_what_is_staged_has_one_delay_in_each_run(monkeypatch: pytest.MonkeyPatc
     class Client:
         def staging_pipeline(self, part: int, on_staged: Any, **settings: Any) -> Pipeline:
             return Pipeline()
+
+        def route(self, topic: str) -> Route:
+            return Route(topic, (queue(0),), (), {})
 
     task = SendTask(Client(), OPTIONS, columns_of(staged_table(0)), stage_at="broker-a")  # type: ignore[arg-type]
     task.run(pa.RecordBatch.from_pydict(staged_table(first)) for first in (0, 100))

@@ -1,11 +1,13 @@
 """Which broker a sink is at, and whether there is one: what answers say, and silence does not."""
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from tests.unit.connector.fake import FakeBroker, FakeClient
+from tests.unit.connector.fake import FakeBroker, FakeClient, FakePipeline
 
 from pymq.client.operations import Operation
 from pymq.errors import (
@@ -14,15 +16,18 @@ from pymq.errors import (
     PymqError,
     RequestNotSupported,
     RouteNotFound,
+    TopicNotExist,
 )
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, SinkRequest
+from pymq.protocol.record import decode_record
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.retrying import Retries
-from pyspark_pymq.sink import home
+from pyspark_pymq.sink import home, identity
 from pyspark_pymq.sink.home import SinkHome, find_home
-from pyspark_pymq.sink.identity import BatchIdentity
+from pyspark_pymq.sink.identity import BatchIdentity, of_job
 from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.sink.send_task import SendTask
 
 OPTIONS = SinkOptions(name_servers=("ns-1:9876", "ns-2:9876"), topic="orders")
 FIRST = BatchIdentity("sink", "query", "run-1", 0, 1)
@@ -75,6 +80,18 @@ class Client(FakeClient):
         return ["a row"] if name in bed.sinks else []
 
 
+    def ask_many(
+        self, asked: Sequence[tuple[str, Operation[Any]]], *, timeout_s: float | None = None
+    ) -> list[Any]:
+        answers: list[Any] = []
+        for address, operation in asked:
+            try:
+                answers.append(self.ask(address, operation))
+            except PymqError as error:
+                answers.append(error)
+        return answers
+
+
 @pytest.fixture
 def bed() -> Iterator[Bed]:
     for kept in (home._homes_of_this_process, home._unable_of_this_process):
@@ -103,9 +120,9 @@ class Attempts(Retries):
 
 
 def find(
-    bed: Bed, identity: BatchIdentity = FIRST, options: SinkOptions = OPTIONS
+    bed: Bed, batch: BatchIdentity = FIRST, options: SinkOptions = OPTIONS
 ) -> SinkHome | None:
-    return find_home(Client(bed), options, identity, Attempts(bed))  # type: ignore[arg-type]
+    return find_home(Client(bed), options, batch, Attempts(bed))  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------- exactly once, or at least
@@ -212,6 +229,50 @@ def test_that_nobody_knows_a_sink_is_not_said_before_all_have_answered(
     assert find(bed, LATER) == B
 
 
+@pytest.mark.parametrize("numbered", ["by Spark", "by the user", "by hand"])
+def test_a_batch_write_whose_sink_a_name_server_may_know(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, numbered: str
+) -> None:
+    """Of a write in ``foreachBatch``, too, nothing tells whether it is the first of its sink."""
+    told = {identity._QUERY: "query", identity._BATCH: "57", identity._RUN: str(uuid.uuid4())}
+    monkeypatch.setattr(identity, "_property", ({} if numbered == "by hand" else told).get)
+    version = None if numbered == "by Spark" else 57
+    job = of_job(replace(OPTIONS, txn_app_id="sink", txn_version=version), "job", 1)
+    bed.kept, bed.unrouted = {"ns-1:9876": "a"}, {"a"}
+    bed.name_servers["ns-1:9876"] = False
+    with pytest.raises(ConnectionFailed, match="ns-1:9876 is silent"):
+        find(bed, job)
+    assert bed.kept == {"ns-1:9876": "a"}
+    bed.name_servers["ns-1:9876"] = True
+    with pytest.raises(RouteNotFound, match="sink is at broker a, which no name server knows"):
+        find(bed, job)
+    bed.kept.clear()
+    assert find(bed, replace(job, sink="new")) == B  # all name servers say that they know nothing
+
+
+def test_name_servers_that_were_away_are_told_later(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the process that knows the sink, now and then; tasks do not wait for the others."""
+    bed.name_servers["ns-2:9876"] = False
+    first = find(bed)
+    assert first is not None and bed.kept == {"ns-1:9876": first.broker}
+    bed.name_servers["ns-2:9876"] = True
+    assert find(bed, LATER) == first
+    assert bed.kept == {"ns-1:9876": first.broker}
+    monkeypatch.setattr(home, "TELL_AGAIN_S", 0.0)
+    home._homes_of_this_process.cache_clear()
+    bed.kept.clear()
+    bed.name_servers["ns-2:9876"] = False
+    assert find(bed) == find(bed, LATER) == first
+    bed.name_servers["ns-2:9876"] = True
+    assert find(bed, LATER) == first
+    assert bed.kept == dict.fromkeys(OPTIONS.name_servers, first.broker)
+    bed.kept.clear()
+    assert find(bed, LATER) == first
+    assert not bed.kept  # once is enough
+
+
 def test_name_servers_that_do_not_agree_while_a_broker_is_away(bed: Bed) -> None:
     bed.kept = {"ns-1:9876": "a", "ns-2:9876": "b"}
     with pytest.raises(ConfigurationError, match="do not agree"):
@@ -222,3 +283,72 @@ def test_name_servers_that_do_not_agree_while_a_broker_is_away(bed: Bed) -> None
     bed.official = {"a"}  # and now the other one could not take it
     with pytest.raises(RouteNotFound, match=r"do not agree .* broker b is away"):
         find(bed)
+
+
+# ------------------------------------------------------------------ topics that are elsewhere
+
+
+class Staging(Client):
+    """Takes what a task stages; brokers tell whether they have a topic."""
+
+    def staging_pipeline(self, part: int, on_staged: Any, **settings: Any) -> FakePipeline:
+        return FakePipeline(self, 0)
+
+    def ask(self, address: str, operation: Operation[Any]) -> Any:
+        if operation.request.code != RequestCode.GET_TOPIC_CONFIG:
+            return super().ask(address, operation)
+        name, topic = address.removesuffix(":1"), operation.request.fields["topic"]
+        if name in self.bed.away:
+            raise ConnectionFailed(f"{name} is away")
+        if not any((one.topic, one.broker_name) == (topic, name) for one in self.bed.queues):
+            raise TopicNotExist("No topic in this broker", code=17)
+        return "its settings"
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+@pytest.mark.parametrize("how", ["column", "option"])
+def test_a_topic_that_the_broker_of_a_sink_has_not(bed: Bed, how: str, has_keys: bool) -> None:
+    """It is no queue that comes back; so nothing is waited for, and the error says what to do."""
+    bed.queues[MessageQueue("elsewhere", "b", 0)] = []
+    given = {"body": ["x"], "topic": ["elsewhere"]} | ({"shardingKey": ["k"]} if has_keys else {})
+    topic = "elsewhere" if how == "option" else None
+    columns = {name: name for name in given if topic is None or name != "topic"}
+    options = replace(OPTIONS, topic=topic, retry_timeout_s=1.0)
+
+    def run() -> None:
+        task = SendTask(Staging(bed), options, columns, stage_at="a")  # type: ignore[arg-type]
+        task.run([pa.RecordBatch.from_pydict(given)])
+
+    with pytest.raises(ConfigurationError, match="at broker a, and topic elsewhere at b") as caught:
+        run()
+    assert "sinkBroker" in str(caught.value) and "Create topic" in str(caught.value)
+    # What is away, or about to be told of, is waited for: those are other errors.
+    bed.unrouted = {"a"}
+    with pytest.raises(RouteNotFound):
+        run()
+    bed.unrouted, bed.away = set(), {"a"}
+    with pytest.raises(RouteNotFound):
+        run()
+    bed.away = set()
+    bed.queues[MessageQueue("elsewhere", "a", 0)] = []
+    run()
+    assert [len(bed.queues[MessageQueue("elsewhere", name, 0)]) for name in "ab"] == [1, 0]
+
+
+def test_staged_rows_of_a_queue_keep_their_order_whether_they_name_its_broker_or_not(
+    bed: Bed,
+) -> None:
+    table = {
+        "body": [b"%d" % n for n in range(6)],
+        "queueId": [0] * 6,
+        "brokerName": [None, "a"] * 3,
+    }
+    task = SendTask(
+        Staging(bed),  # type: ignore[arg-type]
+        OPTIONS,
+        {name: name for name in table},
+        stage_at="a",
+    )
+    task.run([pa.RecordBatch.from_pydict(table)])
+    found = bed.queues[MessageQueue("orders", "a", 0)]
+    assert [int(decode_record(item).body) for item in found] == list(range(6))

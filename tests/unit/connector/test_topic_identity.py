@@ -5,11 +5,23 @@ from typing import Any
 
 import pytest
 from tests.unit.connector.fake import FakeBroker, FakeClient
-from tests.unit.connector.reading import B0, Q0, Q1, Q2, Time, both, offsets, planned, stream
+from tests.unit.connector.reading import (
+    B0,
+    Q0,
+    Q1,
+    Q2,
+    Time,
+    batch,
+    both,
+    offsets,
+    planned,
+    stream,
+)
 
-from pymq.errors import OffsetOutOfRange
+from pymq.errors import ConnectionFailed, OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.headers.offsets import NO_ID
+from pyspark_pymq.source import read_task
 
 AT_A = ("orders", "broker-a")
 WANTED = (
@@ -257,3 +269,96 @@ def test_many_topics_are_told_in_short(broker: FakeBroker) -> None:
     with pytest.raises(OffsetOutOfRange, match="orders-5 on broker-a, 4 more: deleted") as caught:
         stream(subscribe=",".join(["orders", *names])).latestOffset(position)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_topic_that_is_created_again_while_available_now_reads_what_there_was(
+    broker: FakeBroker, clock: Time
+) -> None:
+    """Where it ends was settled at its first question; whether it is the same topic was not."""
+    reader = stream(maxoffsetspertrigger="4")
+    reader.prepareForTriggerAvailableNow()
+    position = reader.latestOffset(with_id(offsets(5, 0), "first"))
+    asked = len(broker.calls)
+    following = reader.latestOffset(position)
+    assert len(broker.calls) == asked  # An answer serves for a moment.
+    broker.add(Q0, (b"later", {}))
+    clock.now_s += 60
+    while following != position:
+        position, following = following, reader.latestOffset(following)
+    assert following == with_id(offsets(15, 10), "first")
+    clock.now_s += 60
+    create_again(broker)
+    with pytest.raises(OffsetOutOfRange, match=WANTED):
+        reader.latestOffset(with_id(offsets(7, 2), "first"))
+
+
+# ------------------------------------------------------------------------------ in a task
+
+
+@pytest.fixture
+def tasks(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    monkeypatch.setattr(read_task, "BulkClient", broker.client)
+    return broker
+
+
+def numbers_read(reader: Any, parts: Any) -> list[int]:
+    found = (rows["queueOffset"].to_pylist() for part in parts for rows in reader.read(part))
+    return [number for some in found for number in some]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_task_of_a_topic_that_was_created_again_since_it_was_planned(
+    tasks: FakeBroker, caplog: pytest.LogCaptureFixture, is_stream: bool
+) -> None:
+    def parts_of(reader: Any) -> Any:
+        if not is_stream:
+            return reader.partitions()
+        start = with_id(offsets(5, 0), "first")
+        return reader.partitions(start, reader.latestOffset(start))
+
+    make = stream if is_stream else batch
+    reader, lenient = make(), make(failondataloss="false")
+    parts, accepted = parts_of(reader), parts_of(lenient)
+    asked = len(tasks.calls)
+    assert numbers_read(reader, parts) == [*range(5, 15), *range(10)]
+    assert sum(call[0] == "bounds" for call in tasks.calls[asked:]) == 2 * len(parts)
+    create_again(tasks)
+    with pytest.raises(OffsetOutOfRange, match="orders on broker-a: deleted, and created again"):
+        numbers_read(reader, parts)
+    assert numbers_read(lenient, accepted) == []
+    assert "data loss accepted" in caplog.text and "created again" in caplog.text
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_topic_that_is_created_again_while_a_task_reads_it(
+    tasks: FakeBroker, caplog: pytest.LogCaptureFixture, lenient: bool
+) -> None:
+    reader = stream(failondataloss="false" if lenient else "true")
+    start = with_id(offsets(5, 0), "first")
+    (part,) = reader.partitions(start, reader.latestOffset(start))
+    rows = reader.read(part)
+    assert next(rows).num_rows == 10  # one queue of two
+    create_again(tasks)
+    if lenient:
+        assert sum(some.num_rows for some in rows) == 10
+        assert "may be read twice" in caplog.text
+    else:
+        with pytest.raises(OffsetOutOfRange, match="created again"):
+            list(rows)
+
+
+@pytest.mark.parametrize("now", [None, NO_ID, "first"])
+def test_a_task_reads_what_may_be_the_topic(tasks: FakeBroker, now: str | None) -> None:
+    """A broker that tells no id, one that has lost it, and one that does not answer at first."""
+    reader = stream()
+    start = with_id(offsets(5, 0), "first")
+    parts = reader.partitions(start, reader.latestOffset(start))
+    tasks.topic_ids = {} if now is None else {AT_A: now}
+    if now == "first":
+        tasks.errors = [ConnectionFailed("away")]
+    assert numbers_read(reader, parts) == [*range(5, 15), *range(10)]
+    tasks.topic_ids = {}
+    (part,) = stream().partitions(offsets(5, 0), offsets(15, 10))
+    asked = len(tasks.calls)
+    assert numbers_read(reader, [part]) == [*range(5, 15), *range(10)]
+    assert all(call[0] == "pull" for call in tasks.calls[asked:])

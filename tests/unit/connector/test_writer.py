@@ -18,6 +18,7 @@ from pymq.errors import (
     RouteNotFound,
 )
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
 from pymq.protocol.unique_keys import month_around
@@ -138,6 +139,45 @@ def test_rows_with_a_queue_go_there_in_order(broker: FakeBroker) -> None:
     assert bodies[3][:3] == [0, 3, 5] or bodies[3][-3:] == [0, 3, 5]
     assert [n for n in bodies[0] if n in (2, 4)] == [2, 4]
     assert sorted(n for found in bodies.values() for n in found) == list(range(7))
+
+
+@pytest.mark.parametrize("nobody", [None, ""])
+@pytest.mark.parametrize("named", ["by column", "by key"])
+@pytest.mark.parametrize("brokers", ["ab", "ba"])
+def test_rows_of_a_queue_keep_their_order_whether_they_name_its_broker_or_not(
+    broker: FakeBroker, named: str, brokers: str, nobody: str | None
+) -> None:
+    first = queue(3, broker="broker-a")
+    if brokers == "ba":  # and now both have such a queue
+        broker.queues[queue(3, broker="broker-b")] = []
+    table: dict[str, object] = {"body": [b"%d" % n for n in range(7)]}
+    if named == "by column":
+        table |= {"queueId": [3] * 6 + [0], "brokerName": [nobody, "broker-a"] * 3 + [nobody]}
+    else:
+        queues = sorted(broker.queues)
+        keys = (str(n) for n in range(100) if queues[abs(java_hash(str(n))) % len(queues)] == first)
+        key = next(keys)
+        ids = pa.array([3, None] * 3 + [0], pa.int32())
+        table |= {"queueId": ids, "shardingKey": [None, key] * 3 + [None]}
+        if nobody is not None:
+            table["brokerName"] = [nobody] * 7
+    write([pa.RecordBatch.from_pydict(table)])
+    found = {key: [int(one.body) for one in some] for key, some in stored(broker).items()}
+    assert found == {first: list(range(6)), queue(0): [6]}
+
+
+def test_a_row_that_names_another_broker_leaves_the_others_alone(broker: FakeBroker) -> None:
+    """Those without a name go to the first broker that has such a queue, as ever."""
+    broker.queues[queue(3, broker="broker-b")] = []
+    table = {"body": ["a", "b"], "queueId": [3, 3], "brokerName": ["broker-b", None]}
+    write([pa.RecordBatch.from_pydict(table)])
+    assert {key.broker_name: len(items) for key, items in stored(broker).items()} == {
+        "broker-a": 1,
+        "broker-b": 1,
+    }
+    one = pa.RecordBatch.from_pydict({"body": ["c"], "queueId": [9], "brokerName": [""]})
+    with pytest.raises(LocalProtocolError, match="no queue 9"):
+        write([one])
 
 
 def test_rows_with_a_topic_go_there(broker: FakeBroker) -> None:
