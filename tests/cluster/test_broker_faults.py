@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import struct
 import threading
 from pathlib import Path
@@ -16,7 +17,7 @@ from pymq.clock import Clock
 from pymq.errors import CorruptRecord, StoreError
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.store import FlushMode, MessageStore, ReadResult, StoreConfig
+from pymq.store import Files, FlushMode, MessageStore, ReadResult, StoreConfig
 from pymq.store.disk_jobs import PrefetchJob
 from pymq.store.reads import Reads
 
@@ -80,6 +81,33 @@ def test_messages_that_cannot_be_prefetched_are_sent_all_the_same(
         await peer.send("T", b"x")
         (record,) = records(await peer.pull("T", 0))
         assert record.body == b"x"
+
+    serve(tmp_path, check, memory_bytes=0)
+
+
+def test_messages_that_the_disk_cannot_read_are_refused_and_their_place_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever touched them in the map instead would be killed: a bad block there is a SIGBUS."""
+    pread = Files.pread
+
+    def bad_block(files: Files, fd: int, size: int, position: int) -> bytes:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if "/commitlog/" in path:
+            raise StoreError(f"{path}: read at {position}: Input/output error")
+        return pread(files, fd, size, position)
+
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        monkeypatch.setattr(Files, "pread", bad_block)
+        for answer in (
+            await peer.pull("T", 0),
+            await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=0),
+        ):
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "/commitlog/" in str(answer.remark) and "read at 0" in str(answer.remark)
+        monkeypatch.undo()
+        assert [record.body for record in records(await peer.pull("T", 0))] == [b"x"]
 
     serve(tmp_path, check, memory_bytes=0)
 

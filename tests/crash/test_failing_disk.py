@@ -1,7 +1,8 @@
 """The disk fails or is full at every operation of a script; what then is promised is kept.
 
 Whatever happens, errors are ours, what was acknowledged is there when the store is opened on a
-good disk, what was refused is not, and a disk that was full is written to again.
+good disk, what was refused is not, and a disk that was full is written to again. The same if the
+power is lost then: what a failed flush was to bring to the disk may not be there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.crash.test_operations import operations_of_script, session_of
 from pymq.errors import FlushFailed, StoreError
 from pymq.store import FlushMode
 from pymq.testing.faulty_files import Fault, FaultyFiles, Keep
+from pymq.testing.lost_power import Disk
 
 pytestmark = pytest.mark.crash
 
@@ -95,22 +97,40 @@ def test_fails_at_every_operation(
     memory_path: Path, mode: FlushMode, code: int, seed: int, crash_rounds: int
 ) -> None:
     """Each in every way, or some of them in one by chance."""
-    root, chance = memory_path / "store", random.Random(seed)
-    every = list(faults(operations_of_script(root, mode, False), code))
+    chance = random.Random(seed)
+    every = list(faults(operations_of_script(memory_path / "store", mode, False), code))
     for fault in (
         fault
         for ways in some_of(every, crash_rounds, chance)
         for fault in (ways if crash_rounds >= THOROUGH_ROUNDS else [chance.choice(ways)])
     ):
-        files, session = FaultyFiles(fault), session_of(mode, False)
-        errors: list[StoreError] = []
-        try:
-            errors += work_through(session, root, files)
-            complaints = go_on(session, root, files)
+        home = memory_path / "home"
+        home.mkdir()
+        complaints = fail_and_go_on(home, mode, fault, chance)
+        assert not complaints, "\n".join([str(fault), *complaints])
+        shutil.rmtree(home)
+
+
+def fail_and_go_on(home: Path, mode: FlushMode, fault: Fault, chance: random.Random) -> list[str]:
+    """Work with a fault, mend it, go on, and stop or lose the power; return what is wrong then."""
+    place, lost = home / "place", home / "lost"
+    place.mkdir()
+    disk = Disk(place)
+    files, session = FaultyFiles(fault, disk=disk), session_of(mode, False)
+    loses_power = chance.random() < 0.5
+    errors: list[StoreError] = []
+    try:
+        errors += work_through(session, place / "store", files)
+        complaints = go_on(session, place / "store", files)
+        if loses_power:
+            session.store = None
+            files.abandon()
+            disk.lose_power(chance, lost)
+            complaints += recover(session, lost / "store", FaultyFiles(), lost_power=True)
+        else:
             session.stop()
-            complaints += recover(session, root, FaultyFiles())
-        except BaseException as error:
-            error.add_note(f"{fault}: {errors}")
-            raise
-        assert not complaints, "\n".join([f"{fault}: {errors}", *complaints])
-        shutil.rmtree(root)
+            complaints += recover(session, place / "store", FaultyFiles())
+    except BaseException as error:
+        error.add_note(f"{fault}, {loses_power=}: {errors}")
+        raise
+    return [f"{loses_power=}: {errors}", *complaints] if complaints else []

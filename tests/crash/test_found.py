@@ -17,6 +17,7 @@ from pymq.clock import Clock
 from pymq.errors import DiskFull, FlushFailed
 from pymq.protocol.record import NewRecord, pack_host
 from pymq.store import FlushMode, MessageStore, PutStatus, StoreConfig
+from pymq.store.truncation import truncate_log
 from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 from pymq.testing.lost_power import Disk
 
@@ -444,3 +445,182 @@ def test_a_segment_that_a_failed_creation_left_behind(tmp_path: Path) -> None:
         finally:
             store.close()
         shutil.rmtree(lost)
+
+
+# ------------------------------------------------------------------------ flushes that failed
+
+
+class FailingFlushes(FaultyFiles):
+    """Every flush of a file below one directory fails while it is set, and loses what it should
+    have brought to the disk: the system takes the pages for clean.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__(disk=disk)
+        self.failing: str | None = None
+
+    def fsync(self, fd: int) -> None:
+        node = self._nodes.get(fd)
+        if node is not None and self.failing in self._paths[fd].parts:
+            node.lose_writes()
+            raise FlushFailed(f"{self._paths[fd]}: fsync: Input/output error")
+        super().fsync(fd)
+
+
+class NothingReached(random.Random):
+    """Of what was not flushed nothing has reached the disk."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def random(self) -> float:
+        return 0.999
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+
+def one_session(place: Path, mode: FlushMode) -> tuple[Session, Disk]:
+    place.mkdir(parents=True)
+    session = Session(mode, segment_bytes=9000, queue_file_bytes=400)
+    return session, Disk(place)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_failed_flush_of_the_log_and_a_restart(memory_path: Path, attempts: int) -> None:
+    """The next start vouched for what the page cache held, and acknowledged what stood behind it.
+
+    With two attempts the first start fails in the same way, and is repeated in the same process.
+    """
+    place = memory_path / "0"
+    session, disk = one_session(place, FlushMode.SYNC)
+    files = FailingFlushes(disk)
+    session.start(place / "store", files)
+    put_and_flush(session)
+    session.put(*(Send(TOPIC, number % 2, (200,)) for number in range(30)))
+    files.failing = "commitlog"
+    with pytest.raises(FlushFailed):
+        session.flush()
+    session.stop()
+    for _ in range(attempts - 1):
+        with pytest.raises(FlushFailed):
+            session.start(place / "store", files)
+    files.failing = None
+    session.start(place / "store", files)
+    put_and_flush(session)
+    files.abandon()
+    check_power_losses(session, disk, place)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "extended"),
+    [(1, {}), (2, {}), (1, EXTENDED)],
+    ids=["once", "twice", "units"],
+)
+def test_a_failed_flush_of_queues_and_a_restart(
+    memory_path: Path, attempts: int, extended: dict[str, Any]
+) -> None:
+    """The next start compared what the page cache held, and recorded that it was on the disk."""
+    place = memory_path / "0"
+    place.mkdir()
+    disk = Disk(place)
+    session = Session(FlushMode.SYNC, segment_bytes=9000, queue_file_bytes=400, **extended)
+    files = FailingFlushes(disk)
+    session.start(place / "store", files)
+    put_and_flush(session)
+    files.failing = "consumequeue_ext" if extended else "consumequeue"
+    with pytest.raises(FlushFailed):
+        session.flush_queues()
+    session.stop()
+    for _ in range(attempts - 1):
+        with pytest.raises(FlushFailed):
+            session.start(place / "store", files)
+    files.failing = None
+    session.start(place / "store", files)
+    session.put(*(Send("other", 0, (900,)) for _ in range(40)))  # later files of the log
+    session.pass_time(10_000)
+    session.put(Send("other", 0, (20,)))
+    session.flush()
+    session.flush_queues()  # The next start reads only these.
+    files.abandon()
+    check_power_losses(session, disk, place)
+
+
+def test_a_failed_flush_of_entries_that_are_cut_off(memory_path: Path) -> None:
+    """The next start found zeros in the page cache, and took them to be on the disk."""
+    session, disk = one_session(memory_path / "0", FlushMode.ASYNC)
+
+    def work(session: Session) -> None:
+        session.put(*(Send("gone", 0, (20,)) for _ in range(3)))
+        put_few(session)
+        session.put(*(Send("gone", 0, (20,)) for _ in range(6)))
+        session.flush_queues()  # before the log
+
+    live(session, work, memory_path / "0", disk)
+    place = memory_path / "1"
+    disk.lose_power(NothingReached(), place)
+    disk = Disk(place)
+    files = FailingFlushes(disk)
+    files.failing = "gone"
+    with pytest.raises(FlushFailed):
+        session.start(place / "store", files)
+    files.failing = None
+    session.start(place / "store", files)
+    session.forget_lost()
+    assert len(session.messages()["gone"]) == 3
+    session.put(*(Send(TOPIC, 0, (70,)) for _ in range(20)))
+    session.flush()
+    files.abandon()
+    check_power_losses(session, disk, place)
+
+
+@pytest.mark.parametrize("way", ["recovery", "truncation"])
+def test_a_failed_flush_of_what_the_log_lost_at_its_end(tmp_path: Path, way: str) -> None:
+    """The next attempt found only zeros in the page cache; on the disk the old records remained,
+    and counted as valid once others led up to them.
+    """
+    place, lost = tmp_path / "place", tmp_path / "lost"
+    place.mkdir()
+    config = StoreConfig(root_path=place / "store", segment_bytes=1 << 16, queue_file_bytes=2000)
+
+    def records(first: int, end: int) -> list[NewRecord]:
+        return [NewRecord(TOPIC, 0, b"%05d" % n, b"", HOST, 1) for n in range(first, end)]
+
+    store = MessageStore.open(config, Clock())
+    store.put(records(0, 10), HOST)
+    store.durability.flush()
+    results = store.put(records(10, 20), HOST)
+    if way == "truncation":
+        store.close()
+    else:
+        shutil.copytree(place, tmp_path / "killed")
+        store.close()
+        shutil.rmtree(place)
+        (tmp_path / "killed").rename(place)
+        with (place / "store" / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(results[1].physical_end - 20)
+            file.write(b"torn")
+    disk = Disk(place)
+    files = FailingFlushes(disk)
+
+    def cut() -> MessageStore:
+        if way == "truncation":
+            assert truncate_log(config, results[1].physical_end, files=files) >= 0
+        return MessageStore.open(config, Clock(), files=files)
+
+    files.failing = "commitlog"
+    with pytest.raises(FlushFailed):
+        cut()
+    files.failing = None
+    store = cut()
+    (_, kept) = store.queue_bounds(TOPIC, 0)
+    assert 10 < kept < 20
+    store.put(records(20, 22), HOST)
+    store.durability.flush()
+    files.abandon()
+    disk.lose_power(NothingReached(), lost)
+    store = MessageStore.open(replace(config, root_path=lost / "store"), Clock())
+    try:
+        assert store.queue_bounds(TOPIC, 0) == (0, kept + 2)
+    finally:
+        store.close()

@@ -32,7 +32,8 @@ ROWS = [b"a", b"b", b"c"]
 class PickyFiles(FaultyFiles):
     """Asks before it writes: ``code_of`` returns what a write to a file fails with, or 0.
 
-    Zeros, with which recovery overwrites an unfinished write, need no space.
+    Zeros, with which recovery overwrites an unfinished write, need no space, and neither does what
+    is there already, which it writes again.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,8 @@ class PickyFiles(FaultyFiles):
         self.code_of: Callable[[Path], int] = lambda path: 0
 
     def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> None:
-        code = self.code_of(self._paths[fd]) if any(data) else 0
+        is_new = any(data) and os.pread(fd, len(data), position) != data
+        code = self.code_of(self._paths[fd]) if is_new else 0
         if code:
             text = f"{self._paths[fd]}: {os.strerror(code)}"
             raise FlushFailed(text) if code == errno.EIO else DiskFull(text)

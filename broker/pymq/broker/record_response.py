@@ -60,6 +60,7 @@ class RecordResponses:
 
         Raises:
             CorruptRecord: raised by ``check``.
+            StoreError: the disk cannot read the records.
         """
         if self.is_cold(buffers, starts):
             return self._make_cold(head, buffers, starts, check)
@@ -84,6 +85,9 @@ class RecordResponses:
 
         Args:
             buffers, starts: as for ``make``.
+
+        Raises:
+            StoreError: the disk cannot read them; in the map that would be a SIGBUS.
         """
         if self.is_cold(buffers, starts):
             await self._prefetch(buffers, starts)

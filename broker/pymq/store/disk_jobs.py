@@ -105,7 +105,8 @@ class PrefetchJob:
     """Brings records into memory. ``run`` in any thread, once, or never: then it is just dropped.
 
     Touching a cold page of the map would stop the whole process, whichever thread does it:
-    Python's lock is held meanwhile. ``pread`` releases it.
+    Python's lock is held meanwhile. ``pread`` releases it. And where the disk cannot read, the map
+    would end the process with a SIGBUS: it must not be touched if this fails.
     """
 
     def __init__(self, log: CommitLog, sizes: Sequence[int], starts: Sequence[int]) -> None:
@@ -114,13 +115,15 @@ class PrefetchJob:
         self._places = log.places(starts, sizes)
 
     def run(self) -> None:
-        """Read, and drop what was read. The reader meets errors again, and reports them."""
+        """Read, and drop what was read.
+
+        Raises:
+            StoreError: the disk cannot read all of it.
+        """
         try:
             for fd, position, size in self._places:
                 for at in range(position, position + size, PREFETCH_BYTES):
                     self._files.pread(fd, min(PREFETCH_BYTES, position + size - at), at)
-        except StoreError as error:
-            _log.debug("not prefetched: %s", error)
         finally:
             self._close()
 

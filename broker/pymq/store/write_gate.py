@@ -1,7 +1,8 @@
 """Whether the store is open and accepts writes, and if not, why: finally, or for now.
 
 A failed flush, and a disk that refused a write, are final: the system reports a lost page only
-once, so a second flush would succeed although the data are lost. A full disk is not final.
+once, so a second flush would succeed although the data are lost. The next start writes them again
+first, see ``recovery``. A full disk is not final.
 
 Source: RocketMQ RunningFlags.
 """

@@ -156,10 +156,8 @@ class FaultyFiles(Files):
 
     def open(self, path: Path, *, create: bool = False) -> int:
         if create and not path.exists():
-            opened = super().open
-            return self._operate(
-                "open", path, lambda: self._opened(opened(path, create=True), path)
-            )
+            make = super().open
+            return self._operate("open", path, lambda: self._opened(make(path, create=True), path))
         self._check_alive()
         return self._opened(super().open(path), path)
 
@@ -291,15 +289,17 @@ class FaultyFiles(Files):
     # -- durability ---------------------------------------------------------------------------
 
     def fsync(self, fd: int) -> None:
-        fsync = super().fsync
+        fsync, node = super().fsync, self._nodes.get(fd, FileNode())
 
         def do() -> None:
             fsync(fd)
-            node = self._nodes.get(fd)
-            if node is not None:
-                node.make_durable()
+            node.make_durable()
 
-        self._operate("fsync", self._paths[fd], do, kind=FlushFailed, full=FlushFailed)
+        try:
+            self._operate("fsync", self._paths[fd], do, kind=FlushFailed, full=FlushFailed)
+        except FlushFailed:
+            node.lose_writes()
+            raise
 
     def start_writeback(self) -> None:
         # It promises nothing, and would slow down everything else on the machine.

@@ -14,6 +14,9 @@ makes one possible disk out of the two:
   Unflushed, each may have happened or not; a rename happens as a whole. A file whose data was
   flushed may be gone if its name was not.
 * Whatever was flushed is there as it was.
+* What a *failed* flush of a file was to bring there is lost: the system takes its pages for clean
+  all the same, and a later flush, by whomever, brings only what was written since. Lengths and
+  names are the file system's own: they stay pending.
 
 This allows more than file systems do: they write a journal in order, and some flush a new file's
 name with the file. What survives here relies on none of that.
@@ -45,6 +48,13 @@ class FileNode:
         """Make the whole content durable."""
         self.durable = _applied(self.durable, self.pending)
         self.pending.clear()
+
+    def lose_writes(self) -> None:
+        """Forget the bytes that were not flushed, but not the lengths: the flush has failed."""
+        length = len(self.durable)
+        for index, change in enumerate(self.pending):
+            length = change if isinstance(change, int) else max(length, _end(change))
+            self.pending[index] = length
 
 
 @dataclass(slots=True, eq=False)

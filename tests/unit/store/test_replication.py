@@ -225,6 +225,42 @@ def test_a_slave_may_begin_with_the_masters_last_file(tmp_path: Path) -> None:
     assert bodies(again)[-1] == b"199"
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_queue_that_begins_on_a_full_disk_is_there_once_there_is_space(
+    tmp_path: Path, stays: bool
+) -> None:
+    """Not at the start of a file: the entries before have to be written, and could not be.
+
+    The file that was left behind stood in the way for ever, even if it can be removed only later.
+    """
+    files, clock = FailingFiles(), FakeClock()
+    master = open_store(tmp_path / "master")
+    put_ok(master, *(record(b"%d" % n) for n in range(200)))
+    slave = open_store(tmp_path / "slave", clock, files)
+    first = master.replication.last_file_first
+    remove = files.remove
+
+    def fail(path: Path) -> None:
+        raise StoreError(f"{path}: read-only")
+
+    if stays:
+        files.remove = fail  # type: ignore[method-assign]
+    files.on_write = failing_in("consumequeue", 28)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            slave.replication.begin()
+            slave.replication.append(first, master.replication.part(first, 1 << 20))
+        clock.now_ms += 100_000
+    files.on_write = never
+    files.remove = remove  # type: ignore[method-assign]
+    slave.replication.begin()
+    follow(master, slave, random.Random(1))
+    assert slave.queue_bounds("TopicTest", 0)[1] == 200
+    assert bodies(slave) == bodies(master)[-len(bodies(slave)) :]
+    slave.close()
+    assert not complaints(tmp_path / "slave")
+
+
 @pytest.mark.parametrize("mode", FlushMode)
 def test_what_arrives_is_told_when_it_may_be_read(tmp_path: Path, mode: FlushMode) -> None:
     master = open_store(tmp_path / "master", flush_mode=FlushMode.ASYNC)

@@ -307,6 +307,30 @@ def test_pages_are_lost_and_torn(root: Path) -> None:
     assert versions == set(b"\0xy")
 
 
+def test_a_failed_flush_is_not_made_good_by_another(root: Path) -> None:
+    """Only what is written again reaches the disk; the file's length does in any case."""
+    place = root / "place"
+    place.mkdir()
+    disk = Disk(place)
+    files = FaultyFiles(Fault(at=5, code=errno.EIO), disk=disk)
+    fd = files.create(place / "f", 8, reserve=False)
+    files.fsync_directory(place)
+    files.pwrite(fd, b"lost", 0)
+    with pytest.raises(FlushFailed):
+        files.fsync(fd)
+    files.close(fd)
+    next_files = FaultyFiles(disk=disk)
+    fd = next_files.open(place / "f")
+    assert next_files.pread(fd, 8, 0) == b"lost\0\0\0\0", "it is in the page cache"
+    next_files.pwrite(fd, b"more", 4)
+    next_files.fsync(fd)
+    next_files.close(fd)
+    for seed in range(SEEDS):
+        disk.lose_power(random.Random(seed), root / "lost")
+        assert (root / "lost" / "f").read_bytes() == b"\0\0\0\0more"
+        shutil.rmtree(root / "lost")
+
+
 def test_a_disk_outlives_processes(root: Path) -> None:
     """What a process that died did not flush is lost with the power, not with the process."""
     place = root / "place"

@@ -79,6 +79,9 @@ def scan_segment(
 ) -> Iterator[Chunk]:
     """Yield the valid records of a segment; the last chunk says where and why they end.
 
+    All of it is read without the map first, so that a bad block is an error and not a SIGBUS;
+    meanwhile empty chunks come.
+
     Args:
         segment: of the log.
         check_crc: whether checksums are verified.
@@ -86,7 +89,10 @@ def scan_segment(
 
     Raises:
         CorruptRecord: a record lacks the checksum that it must have.
+        StoreError: the disk cannot read it.
     """
+    for _ in segment.read_through():
+        yield Chunk(None, 0, Stop.FULL)
     position = 0
     while True:
         chunk = _scan_chunk(segment, position, check_crc=check_crc, record_crc=record_crc)
@@ -276,12 +282,12 @@ def _undamaged(
 
 
 def first_record(segment: Segment) -> Record | None:
-    """Return the first record of a segment; None if it does not begin with a valid one."""
-    try:
-        record = decode_record(segment.view)
-    except CorruptRecord:
-        return None
-    return record if record.physical_offset == segment.first else None
+    """Return the first record of a segment; None if it does not begin with a valid one.
+
+    Raises:
+        StoreError: the disk cannot read it.
+    """
+    return _record_at(segment, 0, verify=False)
 
 
 def find_record_after(files: Files, segment: Segment, position: int) -> Record | None:
@@ -296,15 +302,20 @@ def find_record_after(files: Files, segment: Segment, position: int) -> Record |
                 for found in RECORD_MAGIC.finditer(window):
                     at = first + found.start() - 4
                     if at >= position:
-                        record = _valid_at(segment.view, at)
-                        if record is not None and record.physical_offset == segment.first + at:
+                        record = _record_at(segment, at, verify=True)
+                        if record is not None:
                             return record
             start = stop
     return None
 
 
-def _valid_at(view: memoryview, position: int) -> Record | None:
+def _record_at(segment: Segment, position: int, *, verify: bool) -> Record | None:
+    """Return the record at a position, read without the map; None if there is no valid one."""
+    size = int.from_bytes(segment.read(position, 4))
+    if not OVERHEAD_BYTES <= size <= segment.size_bytes - position:
+        return None
     try:
-        return decode_record(view, position, verify=True)
+        record = decode_record(segment.read(position, size), verify=verify)
     except CorruptRecord:
         return None
+    return record if record.physical_offset == segment.first + position else None

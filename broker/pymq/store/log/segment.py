@@ -1,5 +1,6 @@
 """One fixed-size file of the commit log: written by ``pwrite``, read through a map."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ from pymq.store.files import Files
 
 #: madvise(2): read ahead, or only what is asked for.
 NORMAL_READS, RANDOM_READS = 0, 1
+#: Read or written at once where it is much.
+PIECE_BYTES = 1 << 20
 #: File names are the offset of the first byte, in this many decimal digits.
 NAME_DIGITS = 20
 
@@ -14,6 +17,19 @@ NAME_DIGITS = 20
 def segment_name(first: int) -> str:
     """Return the name of the file whose first byte has this offset."""
     return f"{first:0{NAME_DIGITS}d}"
+
+
+def write_again(files: Files, fd: int, first: int, end: int) -> None:
+    """Write a part of a file again as it is, so that the next fsync brings it to the disk.
+
+    After a write-back that failed the system reports that once, and takes the pages for clean: an
+    fsync then succeeds without them.
+
+    Raises:
+        DiskFull, FlushFailed, StoreError: the disk refused; the file is as it was.
+    """
+    for at in range(first, end, PIECE_BYTES):
+        files.pwrite(fd, files.pread(fd, min(PIECE_BYTES, end - at), at), at)
 
 
 def parse_segment_name(name: str) -> int | None:
@@ -83,6 +99,25 @@ class Segment:
             mapped: Any = self._view.obj
             mapped.madvise(advice)
 
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes at a position, fewer at the end of the file, without the map.
+
+        Raises:
+            StoreError: the disk cannot read them. In the map, that would be a SIGBUS.
+        """
+        return self._files.pread(self.fd, size, position)
+
+    def read_through(self) -> Iterator[None]:
+        """Read everything that is not a hole, and drop it; yields after each piece.
+
+        Raises:
+            StoreError: as ``read``.
+        """
+        for start, stop in self._files.data_ranges(self.fd, 0, self.size_bytes):
+            for at in range(start, stop, PIECE_BYTES):
+                self.read(at, min(PIECE_BYTES, stop - at))
+                yield
+
     def write(self, data: bytes | memoryview, position: int) -> None:
         """Write at a position of this file.
 
@@ -90,6 +125,14 @@ class Segment:
             DiskFull, FlushFailed: as ``Files.pwrite``.
         """
         self._files.pwrite(self.fd, data, position)
+
+    def write_again(self, first: int, end: int) -> None:
+        """Write a part of this file again as it is; see the function of this name.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the disk refused.
+        """
+        write_again(self._files, self.fd, first, end)
 
     def lock_in_memory(self) -> bool:
         """Keep all pages in memory; return False if the system refuses."""

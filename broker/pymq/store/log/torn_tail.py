@@ -2,6 +2,9 @@
 
 RocketMQ leaves the bytes that it cuts off in place. New records overwrite them from the front,
 and after the next crash the records that are left would count as valid again.
+
+Zeros are written over zeros, too: an earlier attempt may have written those, and failed to flush
+them. Then they are in the page cache only, and the old records on the disk.
 """
 
 from pathlib import Path
@@ -55,24 +58,30 @@ class TornTail:
         cut = 0
         for segment in self._segments:
             if segment.end > end:
-                cut += self._zero(segment, max(0, end - segment.first))
+                cut += self._zero(segment, max(0, end - segment.first), stays=segment.first <= end)
         self._segments.drop_after(sum(segment.first <= end for segment in self._segments))
         return cut
 
-    def _zero(self, segment: Segment, position: int) -> int:
-        """Copy aside what is not zero after a position, then zero it; return how many bytes."""
+    def _zero(self, segment: Segment, position: int, *, stays: bool) -> int:
+        """Copy aside what is not zero after a position, then zero it; return how many bytes.
+
+        Of a segment that stays, everything that is not a hole is zeroed, durably.
+        """
         used = 0
         pieces: list[tuple[int, int]] = []
         files, fd = self._files, segment.fd
         for start, stop in files.data_ranges(fd, position, segment.size_bytes):
             while start < stop:
                 piece = files.pread(fd, min(_PIECE_BYTES, stop - start), start)
-                if piece != _ZEROS[: len(piece)]:
-                    pieces.append((start, len(piece)))
+                is_zero = piece == _ZEROS[: len(piece)]
+                if not is_zero:
                     used = start + len(piece.rstrip(b"\0")) - position
+                if stays or not is_zero:
+                    pieces.append((start, len(piece)))
                 start += len(piece)
         if used:
             self._keep(segment, position, used)
+        if pieces:
             for start, size in pieces:
                 segment.write(_ZEROS[:size], start)
             segment.flush()
@@ -95,7 +104,7 @@ class TornTail:
             self._files.remove(self._directory / entry.name)
             used -= entry.size
         path = self._directory / f"{number:06d}-at-{segment.first + position:020d}"
-        self._files.write_file(path, bytes(segment.view[position : position + size]))
+        self._files.write_file(path, segment.read(position, size))
         self._files.fsync_directory(self._directory)
 
 

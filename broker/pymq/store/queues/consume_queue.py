@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, StoreError
 from pymq.protocol.record import topic_field
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.segment import segment_name
@@ -116,11 +116,6 @@ class ConsumeQueue:
         """Offsets of the first bytes of its files, ascending; not to be changed."""
         return self._bases
 
-    @property
-    def last_path(self) -> str | None:
-        """The path of the newest file; None: there is none."""
-        return self._paths[self._bases[-1]] if self._bases else None
-
     def path_of(self, base: int) -> str:
         """Return the path of one of its files."""
         return self._paths[base]
@@ -176,15 +171,23 @@ class ConsumeQueue:
         files.dirty.add(path)
         files.files.pwrite(files.descriptor(path), data, position)
 
-    def flush_later(self, first: int, count: int) -> None:
-        """Leave the files of some entries, and their directories, to the next flush."""
-        low = first * ENTRY_BYTES // self.file_bytes * self.file_bytes
-        for base in range(low, (first + count) * ENTRY_BYTES, self.file_bytes):
-            self._files.dirty.add(self._paths[base])
+    def write_again(self, first: int, count: int) -> None:
+        """Write entries and units again as they are; the next flush has their names, too."""
+        position, end = first * ENTRY_BYTES, (first + count) * ENTRY_BYTES
+        for base in range(position - position % self.file_bytes, end, self.file_bytes):
+            low, high = max(position, base), min(end, base + self.file_bytes)
+            self._files.write_again(self._paths[base], low - base, high - base)
         self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
         if self.extension is not None:
             codes = self.entries(first, count)["tag_code"]
-            self.extension.flush_later(codes[codes <= ADDRESS_MAX].astype(np.int64))
+            self.extension.write_again(codes[codes <= ADDRESS_MAX].astype(np.int64))
+
+    def write_rest_again(self) -> None:
+        """Write the zeros after the last entry again."""
+        if self._bases:
+            base = self._bases[-1]
+            begin = self.end_offset * ENTRY_BYTES - base
+            self._files.write_again(self._paths[base], max(0, begin), self.file_bytes)
 
     def _create(self, base: int, position: int) -> str:
         """Create a file; in the very first one, entries before ``position`` become blank."""
@@ -192,7 +195,12 @@ class ConsumeQueue:
         self._files.create(Path(path), self.file_bytes)
         if not self._bases and position:
             blanks = BLANK_ENTRY * (position // ENTRY_BYTES)
-            self._files.files.pwrite(self._files.descriptor(path), blanks, 0)
+            try:
+                self._files.files.pwrite(self._files.descriptor(path), blanks, 0)
+            except StoreError:
+                self._files.files.half_made |= {Path(path)}
+                self._files.remove(path)  # Otherwise the next try would find it in its place.
+                raise
         self._bases.append(base)
         self._bases.sort()
         self._paths[base] = path

@@ -219,16 +219,20 @@ class QueueExtension:
             del self._bases[0]
             is_first = False
 
-    @property
-    def last_path(self) -> str | None:
-        """The path of the newest file; None: there is none."""
-        return self._path_of(self._bases[-1]) if self._bases else None
-
-    def flush_later(self, addresses: Longs) -> None:
-        """Leave the files of some units, and their directories, to the next flush."""
-        bases = np.unique((addresses - _ADDRESS_BASE) // self.file_bytes) * self.file_bytes
-        self._files.dirty.update(map(self._path_of, bases.tolist()))
+    def write_again(self, addresses: Longs) -> None:
+        """Write units again as they are; the next flush has their names, too."""
+        for path, size, position in self.parts(addresses):
+            end = min(position + size + END_BYTES, self.file_bytes)
+            self._files.write_again(path, position, end)
         self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
+
+    def write_rest_again(self) -> None:
+        """Write what follows the last unit again."""
+        if self._bases:
+            base = self._bases[-1]
+            self._files.write_again(
+                self._path_of(base), max(0, self.end - base), self.file_bytes
+            )
 
     def reset(self) -> None:
         """Delete all files; the next unit will be the first one."""

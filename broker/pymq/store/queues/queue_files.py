@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pymq.errors import CorruptRecord, StoreError
 from pymq.store.files import Files
+from pymq.store.log.segment import write_again
 
 #: Above this many files, one write-back of everything first is cheaper than a journal commit
 #: for each file.
@@ -138,6 +139,16 @@ class QueueFiles:
                     self.files.pwrite(fd, _ZEROS[: len(piece)], start)
                     self.dirty.add(path)
                 start += len(piece)
+
+    def write_again(self, path: str, first: int, end: int) -> None:
+        """Write a part of a file again as it is, and leave it to the next flush; holes stay holes.
+
+        See the function of this name for the reason.
+        """
+        self.dirty.add(path)
+        fd = self.descriptor(path)
+        for start, stop in self.files.data_ranges(fd, first, end):
+            write_again(self.files, fd, start, stop)
 
     def close(self) -> None:
         """Close all files."""

@@ -166,7 +166,8 @@ class QueueTable:
         """Leave what a dead process may have cut off to the next flush: names, and last files.
 
         It may have deleted files and zeroed entries in the page cache only. If the power is lost
-        later, they would come back, and point to whatever the log has there by then.
+        later, they would come back, and point to whatever the log has there by then. The zeros
+        are written again: a flush of them may have failed.
         """
         files = self.files.files
         for root in (self._path, self._extensions):
@@ -175,9 +176,9 @@ class QueueTable:
             for _, _, directory in queue_directories(files, root):
                 self.files.dirty_directories.add(directory)
         for queue in self:
-            for holder in (queue, queue.extension):
-                if holder is not None and holder.last_path is not None:
-                    self.files.dirty.add(holder.last_path)
+            queue.write_rest_again()
+            if queue.extension is not None:
+                queue.extension.write_rest_again()
 
     def drop_empty_files(self) -> None:
         """Delete queue files of length 0: a crash interrupted their creation."""

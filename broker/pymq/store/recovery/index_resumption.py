@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 from pymq.errors import CorruptRecord
+from pymq.protocol.record import OVERHEAD_BYTES
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.log_scan import first_record
@@ -81,6 +82,8 @@ class IndexResumption:
             return False
         if not self._log.first <= last < self._log.end:
             return True  # The record is not in the log any more: nothing to compare with.
+        segment = self._log.segments.find(last)
+        segment.read(last - segment.first, OVERHEAD_BYTES)  # In the map a bad block is a SIGBUS.
         try:
             self._log.record_view(last)
         except CorruptRecord:

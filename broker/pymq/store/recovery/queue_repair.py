@@ -235,8 +235,9 @@ class QueueRepair:
             if not queue.bases:
                 queue.min_offset = first
             self._write(queue, first + overlap, rows[overlap:].tobytes())
-        # What a dead process has written may only be in the page cache.
-        queue.flush_later(first, len(rows))
+        # What an earlier process has written may only be in the page cache. A flush of it may
+        # have failed: then another one would succeed without it.
+        queue.write_again(first, overlap)
         self._cursors[queue] = first + len(rows)
 
     def _bridge(

@@ -11,8 +11,11 @@
    to ``recovered/``, zeroed (stale records must never come back) and reported. If it is followed
    by valid records that were safe on the disk, or if the log is shorter than at the last clean
    stop, it is damage: nothing is cut off and the store does not open.
+4. After an unclean stop, what the checkpoint does not vouch for is written again, and flushed. It
+   was read from the page cache: if a flush of it has failed, the system takes its pages for clean,
+   and the next flush would succeed although they are not on the disk.
 
-RocketMQ cuts in both cases, and leaves the bytes in place.
+RocketMQ cuts in both cases of 3, leaves the bytes in place, and does not do 4.
 
 Source: RocketMQ CommitLog.recoverNormally and recoverAbnormally, ConsumeQueue.recover.
 """
@@ -149,7 +152,7 @@ class Recovery:
             position = end - last.first
             if not 0 <= position <= last.size_bytes:
                 return False
-            if any(last.view[position : position + 8]):
+            if any(last.read(position, 8)):
                 return False
         elif end:
             return False
@@ -176,7 +179,7 @@ class Recovery:
         physical, size, _ = queue.entry(offset)
         try:
             segment = self._log.segments.find(physical)
-            record = decode_record(segment.view, physical - segment.first, verify=True)
+            record = decode_record(segment.read(physical - segment.first, size), verify=True)
         except (CorruptRecord, OffsetOutOfRange):
             return False
         if self._config.force_record_crc and not ends_with_record_crc(record.properties):
@@ -343,9 +346,7 @@ class Recovery:
         self._repair.cut(end)
         self._cut_log(end)
         if not self._clean:
-            # What was read may only be in the page cache.
-            for segment in list(self._log.segments)[first:]:
-                segment.flush()
+            self._write_again(end, first)
             self._queues.flush_cuts_later()
         self._log.segments.flush_names()
         self._queues.files.flush()
@@ -359,6 +360,17 @@ class Recovery:
         checkpoint.record_queues(log.store_timestamp, self._index_ms())
         checkpoint.confirmed = end
         checkpoint.save()
+
+    def _write_again(self, end: int, first: int) -> None:
+        """Bring to the disk what was read from a segment on, whatever flushes have failed."""
+        begin = self._checkpoint.flushed_end
+        if begin > end:
+            begin = 0  # Another broker has cut the log and written to it since.
+        for segment in list(self._log.segments)[first:]:
+            if not segment.read_only:
+                low, high = max(begin, segment.first), min(end, segment.end)
+                segment.write_again(low - segment.first, high - segment.first)
+            segment.flush()
 
     def _cut_log(self, end: int) -> None:
         cut = self._tail.cut(end)

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from pymq.errors import OffsetOutOfRange, StoreMismatch
 from pymq.protocol.record import MAGIC_BLANK
 from pymq.store.files import Files
-from pymq.store.log.segment import parse_segment_name, segment_name
+from pymq.store.log.segment import parse_segment_name, segment_name, write_again
 from pymq.store.queues.queue_files import QueueFlush
 
 UNIT = np.dtype(
@@ -334,12 +334,19 @@ class TimerLog:
     def flush_later(self, position: int) -> None:
         """Have the next flush include all files from a position on, and all names.
 
-        An earlier process may have written them and died before they were flushed.
+        An earlier process may have written them and died before they were flushed, or failed to
+        flush them: what lies between the position and ``end`` is written again.
         """
-        if self._bases:
-            kept = [base for base in self._bases if base + self.file_bytes > position]
-            self._dirty.update(str(self.path_of(base)) for base in kept)
-            self._dirty_directories.update((self._path, self._path.parent))
+        for base in self._bases:
+            if base + self.file_bytes > position:
+                fd = self._files.open(self.path_of(base))
+                end = min(self.end - base, self.file_bytes)
+                try:
+                    write_again(self._files, fd, max(0, position - base), end)
+                finally:
+                    self._files.close(fd)
+                self._dirty.add(str(self.path_of(base)))
+                self._dirty_directories.update((self._path, self._path.parent))
 
     def delete_expired(self, log_first: int) -> int | None:
         """Delete leading files whose messages are all deleted, in any thread; never the last one.

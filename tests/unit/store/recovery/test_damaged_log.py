@@ -1,14 +1,16 @@
 """Damaged logs after a crash: what was never safe is cut off, everything else stops the store."""
 
 import logging
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.store.recovery.recovered import assert_whole, reopen
+from tests.unit.store.recovery.recovered import TEXTS, assert_whole, reopen
 from tests.unit.store.stores import (
     TOPIC,
     FakeClock,
+    QuickFiles,
     bodies,
     crashed_copy,
     log_files,
@@ -19,7 +21,7 @@ from tests.unit.store.stores import (
     record_of_size,
 )
 
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, StoreError
 
 
 def test_tail_damaged_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -223,3 +225,38 @@ def test_damage_of_the_last_records_that_were_safe_stops_the_store(
     store = open_store(root)
     assert bodies(store) == [b"first"]
     store.close()
+
+
+class BadBlock(QuickFiles):
+    """The disk cannot read a byte of a file; in the map, that would be the end of the process."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        self._path, self._position = str(path), position
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if path == self._path and position <= self._position < position + size:
+            raise StoreError(f"{path}: read at {position}: Input/output error")
+        return super().pread(fd, size, position)
+
+
+@pytest.mark.parametrize("at", ["first", "middle", "last"])
+def test_a_block_of_the_log_that_the_disk_cannot_read(tmp_path: Path, at: str) -> None:
+    """The start says which file it is in; once it can be read again, everything is there."""
+    live = tmp_path / "live"
+    store = reopen(live)
+    results = put_ok(
+        store, *(record(text, queue_id=number % 2) for number, text in enumerate(TEXTS))
+    )
+    crashed = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    number = {"first": 0, "middle": len(results) // 2, "last": -1}[at]
+    place = results[number].physical_offset + (0 if at == "first" else 90)
+    roots = [crashed, live] if at == "last" else [crashed]  # A clean start looks at the end only.
+    for root in roots:
+        path = root / "commitlog" / f"{place // 1024 * 1024:020d}"
+        with pytest.raises(StoreError, match=f"{path}: read at .*Input/output error"):
+            reopen(root, files=BadBlock(path, place % 1024))
+        store = reopen(root)
+        assert_whole(store)
+        store.close()

@@ -218,8 +218,9 @@ def test_an_old_file_time_counts_and_a_young_copy_does_not(tmp_path: Path) -> No
 
 
 def test_preparing_and_reading_do_not_make_a_file_young(tmp_path: Path) -> None:
+    """After a crash the file that the log ends in may be written, and no other one."""
     store = open_store(tmp_path, **SMALL)
-    fill(store, FakeClock(), 1)
+    fill(store, FakeClock(), 2)
     path = log_files(tmp_path)[0]
     os.utime(path, (1e9, 1e9))
     store.ahead.prepare_segment()

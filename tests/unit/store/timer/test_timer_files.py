@@ -1,5 +1,6 @@
 """Timer log, wheel and checkpoint: the bytes that RocketMQ 5.3.3 writes, and what reads them."""
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from tests.interop.timer_files import CHECKPOINT, EPOCH_MS, Case, official_files
 from tests.unit.store.stores import FakeClock, QuickFiles
 
-from pymq.errors import StoreMismatch
+from pymq.errors import FlushFailed, StoreMismatch
 from pymq.protocol.hashes import java_hash
 from pymq.store import StoreConfig
 from pymq.store.log.commit_log import CommitLog
@@ -20,6 +21,8 @@ from pymq.store.timer.timer_log import UNIT, UNIT_BYTES, TimerLog
 from pymq.store.timer.timer_queue import Waiting
 from pymq.store.timer.timer_store import LOG_NAME, WHEEL_NAME, TimerStore
 from pymq.store.timer.timer_wheel import SLOT, TimerWheel
+from pymq.testing.faulty_files import Fault, FaultyFiles
+from pymq.testing.lost_power import Disk
 
 OFFICIAL = official_files()
 NAMES = [name for name in OFFICIAL if name != "checkpoint"]
@@ -172,6 +175,36 @@ def test_a_torn_end_is_cut_off(tmp_path: Path, file_bytes: int) -> None:
     found, _ = scanned(log)
     assert len(found) == number + 1, "what was after the torn unit must not come back"
     log.close()
+
+
+def test_units_whose_flush_failed_are_written_again(tmp_path: Path) -> None:
+    """The system takes their pages for clean, so the next flush would succeed without them."""
+    place, lost = tmp_path / "place", tmp_path / "lost"
+    place.mkdir()
+    disk = Disk(place)
+    files = FaultyFiles(disk=disk)
+    log = TimerLog(files, place / LOG_NAME, 1000)
+    log.append(units_of(5))
+    log.begin_flush().run()
+    flushed = log.end
+    log.append(units_of(60, first=5))
+    failing = FaultyFiles(Fault(at=1, code=errno.EIO, count=99), disk=disk)
+    for path in sorted((place / LOG_NAME).iterdir()):
+        with pytest.raises(FlushFailed):
+            failing.fsync(failing.open(path))
+    log.close()
+    again = TimerLog(files, place / LOG_NAME, 1000)
+    again.load()
+    assert len(scanned(again)[0]) == 65
+    again.flush_later(flushed)
+    again.append(units_of(5, first=65))
+    again.begin_flush().run()
+    again.close()
+    failing.abandon()
+    disk.lose_power(random.Random(0), lost)
+    last = TimerLog(QuickFiles(), lost / LOG_NAME, 1000)
+    last.load()
+    assert len(scanned(last)[0]) == 70
 
 
 def test_units_of_messages_that_the_commit_log_lost_are_the_end(tmp_path: Path) -> None:
