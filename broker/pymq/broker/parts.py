@@ -99,10 +99,10 @@ class Tables:
     modes: RequestModes
 
     def versions(self) -> str:
-        """Return what names the topics and groups that there are now."""
-        return metadata_version(
-            self.topics.version, self.groups.version, ids=self.topics.ids.digest()
-        )
+        """Return what names the topics, groups and request modes that there are now."""
+        # Without modes as it was before they counted: a master, or a slave, may be older.
+        ids = self.topics.ids.digest() + self.modes.digest()
+        return metadata_version(self.topics.version, self.groups.version, ids=ids)
 
 
 #: Returns lines of the report of a broker (GET_BROKER_RUNTIME_INFO): names and values.

@@ -104,14 +104,12 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
 def make_assignments(site: Site, tables: Tables, core: Core) -> Feature:
     """Rebalancing by the broker."""
     config = site.config
-    modes = tables.modes
-    modes.on_change = core.saving.add("messageRequestMode.json", modes)
     handlers = AssignmentHandlers(
         config,
         tables.topics,
         tables.groups,
         tables.clients,
-        modes,
+        tables.modes,
         TopicRoutes(config.name, config.name_servers, tables.topics, site.clock),
         core.saving.answer_saved,
     )

@@ -58,9 +58,9 @@ def with_refusals(
 
     While it acts for its master, it is read from in any case.
 
-    Unlike RocketMQ's, it takes commits only while its master is away: otherwise they would be
-    acknowledged, and then replaced by what the master has. With a controller, another broker
-    becomes the master then.
+    Unlike RocketMQ's, it takes commits only while its master is away, and has not begun to come
+    back: otherwise they would be acknowledged, and then replaced by what the master has. With a
+    controller, another broker becomes the master then.
     """
     refused: dict[int, Handler] = {
         **dict.fromkeys(_WRITES, _refuse_write),
@@ -78,6 +78,12 @@ def _while_acting(handle: Handler, slave: Slave) -> Handler:
 
 def _while_alone(handle: Handler, slave: Slave, *, has_controller: bool) -> Handler:
     def commit(request: Request) -> Answer:
+        if slave.hands_over:
+            raise refusal(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "the master of this slave is about to be online, and has what was committed here: "
+                "commit there in a moment",
+            )
         if has_controller or slave.has_master:
             raise refusal(
                 ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -24,7 +24,7 @@ def make_saving(
     offset_followers: OffsetFollowers,
     flusher: Flusher,
 ) -> StateSaving:
-    """Have the tables saved, and changes of topics and groups told."""
+    """Have the tables saved, and changes of topics, groups and request modes told."""
 
     async def announced() -> None:
         await asyncio.gather(
@@ -39,13 +39,16 @@ def make_saving(
         announced=announced,
         flushed=flusher.wait_all_flushed,
     )
-    topics, groups = tables.topics, tables.groups
+    topics, groups, modes = tables.topics, tables.groups, tables.modes
     topics.on_change = functools.partial(
         _call_all, saving.add("topics.json", topics), registration.announce, followers.changed
     )
     topics.ids.on_change = saving.add("topicIds.json", topics.ids)
     groups.on_change = functools.partial(
         _call_all, saving.add("subscriptionGroup.json", groups), followers.changed
+    )
+    modes.on_change = functools.partial(
+        _call_all, saving.add("messageRequestMode.json", modes), followers.changed
     )
     saving.add_periodic("consumerFilter.json", tables.filters, interval_s=_FILTER_SAVE_INTERVAL_S)
     offsets_s = site.config.offset_flush_interval_ms / 1000

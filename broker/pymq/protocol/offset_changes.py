@@ -13,6 +13,8 @@ class OffsetChanges(JsonObject):
 
     #: ``topic@group`` -> queue id -> next queue offset to consume; without queues: it has none.
     offsets: dict[str, dict[int, int]] = wire("offsetTable", default_factory=dict)
+    #: Whether these are all that there are. (A pymq before this was told does not say so.)
+    is_whole: bool = wire("whole", default=False)
     #: Those that the group's members have not been told of yet; always all.
     resets: dict[str, dict[int, int]] = wire("resets", default_factory=dict)
     version: DataVersion | None = wire("dataVersion", default=None)

@@ -12,6 +12,7 @@ Source: RocketMQ BrokerController.updateMinBroker, onMasterOffline, onMasterOnli
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from pymq.broker.ha.asking import ask_ha_info
@@ -105,6 +106,7 @@ class Acting:
     def told(self, info: HaInfo) -> None:
         """A master that is about to be online says where its slaves connect."""
         if info.ha_address:
+            self._slave.handed_over_s = time.monotonic()
             # Its log alone: it takes over what we know of offsets before we ask for its own.
             self._slave.follow(info.ha_address)
 

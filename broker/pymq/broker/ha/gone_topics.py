@@ -69,5 +69,6 @@ class GoneTopics:
         for topic, first in list(self._replaced.items()):
             if first <= log_end:
                 self._deletions.topic(topic)
+                self._offsets.delete_topic(topic)  # those of the new one are asked for again
                 self._store.retention.delete_queues(topic, before=first)
                 del self._replaced[topic]

@@ -295,6 +295,9 @@ class FilterTable:
                     compiled,
                 )
                 continue
+            known = self.find(entry.topic, entry.group)
+            if known is not None and not known.is_dead:
+                continue  # Of a run before, whose clients are still connected.
             if entry.dead_ms == 0:
                 entry.dead_ms = max(gone_ms, entry.born_ms)
             self._put(entry, compiled)

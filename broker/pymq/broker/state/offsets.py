@@ -224,12 +224,24 @@ class OffsetTable:
         if since is not None:
             offsets = {key: self._offsets.get(key, {}) for key in self.moves.since(since)}
         return OffsetChanges(
-            offsets=_joined(offsets), resets=_joined(self._resets), version=self.version
+            offsets=_joined(offsets),
+            is_whole=since is None,
+            resets=_joined(self._resets),
+            version=self.version,
         )
 
     def take_changes(self, body: OffsetChanges) -> None:
-        """Take over what ``changes`` of a master returned."""
-        for key, queues in _split(body.offsets).items():
+        """Take over what ``changes`` of a master returned.
+
+        What it has not, of all that it has, was deleted there. Unless it has nothing: then it may
+        have lost its file, and what is here is the last copy.
+        """
+        told = _split(body.offsets)
+        if body.is_whole and told:
+            for key in [one for one in self._offsets if one not in told]:
+                del self._offsets[key]
+                self._touch(key)
+        for key, queues in told.items():
             if queues:
                 if self._offsets.get(key) != queues:
                     self._offsets[key] = queues

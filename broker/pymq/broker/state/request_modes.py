@@ -3,6 +3,8 @@
 Source: RocketMQ MessageRequestModeManager.
 """
 
+import hashlib
+import json
 from collections.abc import Callable
 
 from pymq.protocol import fastjson
@@ -28,6 +30,13 @@ class RequestModes:
         """Set how a group gets messages of a topic."""
         self._modes.setdefault(mode.topic, {})[mode.group] = mode
         self.on_change()
+
+    def digest(self) -> str:
+        """Return what names the table; empty: so is the table."""
+        if not self._modes:
+            return ""
+        text = json.dumps(self.body().to_json(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def body(self) -> RequestModeTable:
         """Return the table as sent to slaves and tools."""

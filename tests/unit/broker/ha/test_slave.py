@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 from tests.unit.store.stores import FakeClock, open_store, put_ok, record
 
+from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.acting import Acting
 from pymq.broker.ha.following import ClassicFollowing, EpochFollowing
 from pymq.broker.ha.slave import Slave
+from pymq.broker.slave_refusals import with_refusals
+from pymq.errors import BrokerError
+from pymq.protocol.codes import RequestCode, SinkRequest
 from pymq.protocol.epoch_replication import EpochPush, Handshake
 from pymq.protocol.epochs import Epoch, Epochs
+from pymq.protocol.headers.replication import HaInfo
 from pymq.store import MessageStore
 
 
@@ -69,3 +75,26 @@ def test_without_epochs_nothing_is_confirmed(store: MessageStore) -> None:
     ClassicFollowing(wants_whole_log=True).take([], store.replication)
     slave._taken(0)
     assert not slave.is_unsure
+
+
+def test_commits_are_refused_while_a_master_takes_over_what_is_kept_here(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has asked for the offsets: what was acknowledged now would be replaced by those."""
+    slave = slave_of(store)
+    taken: list[str] = []
+    handlers: Any = dict.fromkeys((*RequestCode, *SinkRequest), lambda request: taken.append("it"))
+    config = BrokerConfig()
+    commit: Any = with_refusals(handlers, config, slave, has_controller=False)[
+        RequestCode.UPDATE_CONSUMER_OFFSET
+    ]
+    follow: Any = lambda *_: None  # noqa: E731
+    acting = Acting(2, config.name, slave, follow, lambda: None)
+    slave.is_acting = True
+    commit(None)
+    acting.told(HaInfo(ha_address="127.0.0.1:10912"))
+    with pytest.raises(BrokerError, match="is about to be online"):
+        commit(None)
+    monkeypatch.setattr("pymq.broker.ha.slave.HAND_OVER_S", 0)  # it has not come
+    commit(None)
+    assert len(taken) == 2

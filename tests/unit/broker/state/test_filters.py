@@ -240,3 +240,15 @@ def test_a_new_filter_counts_for_messages_that_come_after_the_visible_ones() -> 
     filters.subscribe("g", [sql("a > 5")])
     found = filters.find("T", "g")
     assert found is not None and found.entry.born_ms == found.bit_maps.since_ms == 5000
+
+
+def test_a_change_of_roles_does_not_count_a_filter_in_use_as_dead() -> None:
+    """The table outlives the run, and the next one reads the file into it."""
+    clock = FakeClock()
+    filters = table(clock)
+    filters.subscribe("g", [sql("a > 1")])
+    filters.restore(json.loads(filters.to_text()))
+    clock.now_ms += 10 * DAY_MS
+    filters.expire()
+    found = filters.find("T", "g")
+    assert found is not None and not found.is_dead

@@ -109,3 +109,20 @@ def test_the_version_is_kept_and_told() -> None:
     other = OffsetTable()
     other.take_over(table.body())
     assert other.version == table.version
+
+
+def test_what_a_master_has_deleted_meanwhile_is_gone_when_it_tells_all() -> None:
+    """Else a group would begin in a topic of that name where it had left the one before."""
+    master, slave = OffsetTable(), OffsetTable()
+    for group in ("g", "h"):
+        master.commit(group, "T", 0, 1000)
+    slave.take_changes(master.changes(None))
+    master.delete_group("g")
+    slave.take_changes(master.changes(master.moves.number))
+    assert slave.find("g", "T", 0) == 1000  # nobody has told
+    slave.is_changed = False
+    slave.take_changes(master.changes(None))
+    assert (slave.find("g", "T", 0), slave.find("h", "T", 0)) == (None, 1000)
+    assert slave.is_changed
+    slave.take_changes(OffsetTable().changes(None))  # its file may be lost
+    assert slave.find("h", "T", 0) == 1000
