@@ -12,6 +12,7 @@ Source: RocketMQ BrokerController.updateMinBroker, onMasterOffline, onMasterOnli
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -72,6 +73,7 @@ class Acting:
         slave = self._slave
         was_acting, slave.is_acting = slave.is_acting, broker_id == self._own_id
         if slave.is_acting and not was_acting:
+            slave.handed_over_s = -math.inf
             _log.warning(
                 "slave %d of group %s acts for its master, which is away: it is read from, and "
                 "keeps commits and locks; nothing can be sent to this group",
