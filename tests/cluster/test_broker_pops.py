@@ -1,6 +1,7 @@
 """Popping over a real socket: what is handed out, what comes back, and what never does."""
 
 import asyncio
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -268,6 +269,37 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ]:
             answer = await consumer.ack(message, **changes)
             assert answer.code == code, (changes, answer)
+
+    serve(tmp_path, check)
+
+
+def test_only_what_was_in_flight_is_counted(tmp_path: Path) -> None:
+    """Or anybody could fill the memory with the names of groups."""
+
+    async def is_counted(peer: Peer, name: str, group: str) -> bool:
+        view = RequestCode.VIEW_BROKER_STATS_DATA
+        answer = await peer.ask(view, statsName=name, statsKey=f"T@{group}")
+        return answer.code == ResponseCode.SUCCESS
+
+    async def check(peer: Peer) -> None:
+        for number in range(3):
+            await peer.send("T", b"%d" % number)
+        consumer = PopConsumer(peer)
+        one, two, three = await consumer.pop()
+        strangers = [f"nobody{number}" for number in range(100)]
+        for group in strangers:
+            stranger = PopConsumer(peer, group=group)
+            assert (await stranger.ack(one)).code == ResponseCode.SUCCESS
+            assert (await stranger.ack_batch([one])).code == ResponseCode.SUCCESS
+            changed = await stranger.change(dataclasses.replace(one), LONG_MS)
+            assert changed.code == ResponseCode.SUCCESS
+        for name in ("GROUP_ACK_NUMS", "GROUP_CK_NUMS"):
+            assert not any([await is_counted(peer, name, group) for group in strangers])
+        assert (await consumer.ack(one)).code == ResponseCode.SUCCESS
+        assert (await consumer.ack_batch([two])).code == ResponseCode.SUCCESS
+        assert (await consumer.change(three, LONG_MS)).code == ResponseCode.SUCCESS
+        for name in ("GROUP_ACK_NUMS", "GROUP_CK_NUMS"):
+            assert await is_counted(peer, name, "g")
 
     serve(tmp_path, check)
 

@@ -211,3 +211,32 @@ def test_names_too_long_for_a_retry_topic_are_refused(tmp_path: Path) -> None:
         assert message.body == b"one"
 
     serve(tmp_path, check)
+
+
+def test_what_a_group_has_passed_does_not_block_it_after_a_crash(tmp_path: Path) -> None:
+    """What was popped and the offsets of groups are in files that are saved one after the other."""
+    file = tmp_path / "config" / "consumerOrderInfo.json"
+    popped: list[PoppedMessage] = []
+    saved: list[bytes] = []
+
+    async def pop(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        for n in range(3):
+            await peer.send("T", b"%d" % n)
+        popped.extend(await OrderConsumer(peer).pop(invisibleTime=LONG_MS))
+        assert len(popped) == 3
+
+    async def acknowledge(peer: Peer) -> None:
+        saved.append(file.read_bytes())
+        for message in popped:
+            assert (await OrderConsumer(peer).ack(message)).code == ResponseCode.SUCCESS
+
+    async def go_on(peer: Peer) -> None:
+        await peer.send("T", b"next")
+        async with asyncio.timeout(60):
+            assert bodies(await pop_again(OrderConsumer(peer))) == [b"next"]
+
+    serve(tmp_path, pop)
+    serve(tmp_path, acknowledge)
+    file.write_bytes(saved[0])
+    serve(tmp_path, go_on)

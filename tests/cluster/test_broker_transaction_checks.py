@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
 from tests.cluster.transactional import (
     COMMIT,
+    GROUP,
+    PREPARED,
     ROLLBACK,
     UNKNOWN,
     Check,
@@ -22,11 +25,15 @@ from tests.cluster.transactional import (
     wait_for_checks,
 )
 
+from pymq.broker.broker import Broker
+from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.message import decode_properties
 from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
-from pymq.protocol.record import Record, offset_message_id
-from pymq.store import FlushMode
+from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord, Record, offset_message_id
+from pymq.protocol.transaction_records import half_record
+from pymq.store import FlushMode, MessageStore, PutStatus, StoreConfig
 
 OK = ResponseCode.SUCCESS
 #: For what comes, however busy the machine.
@@ -313,3 +320,145 @@ def test_thousands_of_open_transactions(tmp_path: Path) -> None:
         transaction_check_max=1_000,
         fast_failure=False,  # a machine that is slower than these sends is no reason
     )
+
+
+def padded(number: int, pad: int, more: str = "") -> str:
+    return half_properties(number, f"{more}pad\x01{'x' * pad}\x02")
+
+
+@pytest.mark.parametrize("more", ["", "CHECK_IMMUNITY_TIME_IN_SECONDS\x011\x02"])
+@pytest.mark.parametrize("record_crc", [False, True])
+def test_a_message_whose_properties_leave_no_room_for_checks_is_refused(
+    tmp_path: Path, more: str, record_crc: bool
+) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+
+        async def refused_by(pad: int) -> int:
+            answer = await peer.send(
+                "T", b"x", sys_flag=PREPARED, properties=padded(1, pad, more),
+                born_timestamp=now_ms(),
+            )  # fmt: skip
+            if answer.code == OK:
+                return 0
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            found = re.search(r"(\d+) B more than .* shorten them", answer.remark or "")
+            assert found is not None, answer
+            return int(found[1])
+
+        pad = 32_600 - len(more)
+        excess = await refused_by(pad)
+        assert excess > 0
+        assert await refused_by(pad - excess + 1) == 1
+        assert await refused_by(pad - excess) == 0
+        # All its copies find room, also the last ones.
+        async with asyncio.timeout(LIMIT_S):
+            while not await stored(peer, CHECK_MAX_TIME_TOPIC):
+                await asyncio.sleep(0.05)
+        assert len(checks(peer)) == 11
+
+    serve_quickly(
+        tmp_path, check, transaction_check_max=11, store={"append_record_crc": record_crc}
+    )
+
+
+def put_half(root: Path, body: bytes, properties: str) -> None:
+    """Store a half message that another broker has taken."""
+    store = MessageStore.open(
+        StoreConfig(root_path=root, segment_bytes=1 << 20, disk_free_enough_bytes=1), Clock()
+    )
+    host = b"\x7f\0\0\x01\0\0\x2a\x9f"
+    sent = NewRecord("T", 0, body, properties.encode(), host, now_ms())
+    (result,) = store.put([half_record(sent, decode_properties(sent.properties))], host)
+    assert result.status is PutStatus.OK
+    store.close()
+
+
+async def check_hundred(peer: Peer) -> None:
+    """Have a producer asked about a hundred transactions."""
+    await join(peer)
+    born = now_ms()
+    for number in range(100):
+        await prepare(peer, "T", b"x", number, born_timestamp=born)
+    async with asyncio.timeout(LIMIT_S):
+        while len({one.fields["msgId"] for one in checks(peer)}) < 100:
+            await asyncio.sleep(0.1)
+
+
+def test_a_half_message_that_no_copy_has_room_for_is_moved_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = half_record(NewRecord("T", 0, b"", padded(7777, 0).encode(), b"", 0), {"UNIQ_KEY": "K"})
+    pad = PROPERTIES_BYTES_MAX - len(full.properties) - 6  # its id is as long as KEY7777
+    put_half(tmp_path, b"large", padded(7777, pad))
+
+    async def check(peer: Peer) -> None:
+        await check_hundred(peer)
+        (moved,) = await stored(peer, CHECK_MAX_TIME_TOPIC)
+        assert (moved.body, len(moved.properties)) == (b"large", PROPERTIES_BYTES_MAX)
+        (line,) = [one.getMessage() for one in caplog.records if "is moved to" in one.message]
+        assert "KEY7777" in line and f"producer group {GROUP}" in line and "'T'" in line
+
+    with caplog.at_level(logging.ERROR):
+        serve_quickly(tmp_path, check, transaction_check_max=1000)
+
+
+def test_a_half_message_that_cannot_even_be_moved_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_half(tmp_path, bytes(5000), half_properties(7777))
+
+    async def check(peer: Peer) -> None:
+        await check_hundred(peer)
+        assert await stored(peer, CHECK_MAX_TIME_TOPIC) == []
+        assert "KEY7777" in caplog.text and "body of 5000 B" in caplog.text
+
+    with caplog.at_level(logging.ERROR):
+        serve_quickly(
+            tmp_path, check, transaction_check_max=1000, store={"message_bytes_max": 4096}
+        )
+
+
+class SettableClock(Clock):
+    """The machine's clock, set by a test."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+    def at(self, machine_ms: int) -> int:
+        return machine_ms + self.ahead_ms
+
+
+def test_checks_go_on_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = SettableClock()
+        broker = Broker(
+            BrokerConfig(
+                listen_port=0,
+                page_cache_busy_ms=60_000,
+                transaction_check_interval_ms=100,
+                transaction_timeout_ms=300,
+                transaction_check_max=1000,
+            ),
+            StoreConfig(root_path=tmp_path, segment_bytes=1 << 20, disk_free_enough_bytes=1),
+            clock,
+        )
+        await broker.start()
+        peer = await connect(broker)
+        try:
+            await join(peer)
+            await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+            await wait_for_checks(peer, 1)
+            clock.ahead_ms = -3_600_000
+            await prepare(peer, "T", b"x", 2, born_timestamp=now_ms())
+            await checks_of(peer, "KEY2")
+            known = len(checks(peer))
+            await wait_for_checks(peer, known + 3)
+        finally:
+            peer.channel.close()
+            await broker.close()
+
+    asyncio.run(run())

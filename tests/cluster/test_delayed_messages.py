@@ -39,6 +39,7 @@ class Later:
         return time.time_ns() // 1_000_000 + self._ahead_ms
 
     async def advance(self, peer: Peer, by_ms: int) -> None:
+        """Let time pass, or set the clock back."""
         self._ahead_ms += by_ms
         await peer.broker.look_again()
 
@@ -135,5 +136,27 @@ def test_many_due_at_once_do_not_keep_producers_waiting(tmp_path: Path) -> None:
             found = await peer.pull("T", 0, queueId=0)
             offset = int(fields(found)["maxOffset"])
         print(f"slowest send {1000 * slowest_s:.1f} ms")
+
+    serve(tmp_path, check, store=STORE)
+
+
+def test_a_clock_that_was_set_back_neither_delivers_early_nor_keeps_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Later(monkeypatch)
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await peer.send("Before", b"before", properties="DELAY\x013")
+        await later.advance(peer, -8 * 3_600_000)
+        sent_s = []
+        for number in range(4):
+            sent_s.append(time.monotonic())
+            await peer.send("T", b"%d" % number, queue_id=0, properties="DELAY\x012")
+            await asyncio.sleep(0.3)
+        for number in range(4):
+            answer = await held_pull(peer, "T", offset=number, maxMsgNums=1)
+            assert [one.body for one in records(answer)] == [b"%d" % number]
+            assert time.monotonic() - sent_s[number] >= 1.0
 
     serve(tmp_path, check, store=STORE)

@@ -153,8 +153,6 @@ class Model:
         # On a full disk messages may be stored, but not be visible yet.
         open_halves = [truth.halves[number][-1] for number in numbers if number in truth.halves]
         for half in sorted(open_halves, key=lambda one: one.queue_offset):
-            if half.store_timestamp >= now_ms:
-                break
             one = self.all[_number(half)]
             times = int(decode_properties(half.properties).get("TRANSACTION_CHECK_TIMES", "0"))
             age_ms = now_ms - one.born_ms

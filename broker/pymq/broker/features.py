@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pymq.broker.delays.due_messages import DueMessages
 from pymq.broker.delays.parking import park_delayed, park_many, park_staged
 from pymq.broker.delays.schedule import Schedule
+from pymq.broker.forgotten_files import forget_files
 from pymq.broker.handlers.connections import ConnectionHandlers
 from pymq.broker.handlers.consumers import ConsumerHandlers
 from pymq.broker.handlers.delays import DelayHandlers
@@ -21,7 +22,7 @@ from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
 from pymq.broker.replication_feature import make_replication
-from pymq.broker.sink_feature import make_sinks, make_sinks_of_slave
+from pymq.broker.sink_feature import make_sinks
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions
@@ -134,6 +135,11 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
     )
 
 
+def _forgetting(site: Site, tables: Tables, core: Core) -> Feature:
+    """Of a slave: nothing is published, nor popped, and nothing of that is known."""
+    return Feature(openings=[functools.partial(forget_files, site.store_config.root_path)])
+
+
 #: Of a master, in the order in which their duties start.
 MASTER_FEATURES: Sequence[MakeFeature] = (
     make_replication,
@@ -153,7 +159,7 @@ SLAVE_FEATURES: Sequence[MakeFeature] = (
     make_replication,
     _steering_of_consumers,
     make_light_queues,
-    make_sinks_of_slave,
+    _forgetting,
     make_assignments,
     _reports,
 )

@@ -83,14 +83,13 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
             responses=PopResponses(
                 core.responses, broker_name=config.name, rename=not config.pop_actual_topic
             ),
-            save=core.saving.save,
         ),
         PopAckHandlers(site.store, access, in_flight, order, core.statistics),
         PopWaitHandlers(clock, access, popping, polls, notices),
     )
     return Feature(
         handlers={code: handle for one in handlers for code, handle in one.table().items()},
-        openings=[in_flight.open],
+        openings=[in_flight.open, order.open],
         duties=[
             in_flight,
             Periodic("queues popped in order", order.step, _ORDER_INTERVAL_S, idle_s=_ORDER_IDLE_S),
@@ -163,6 +162,7 @@ def make_in_flight(
         offsets,
         table,
         clock,
+        tables.topics.ids,
         topic=revive_topic(config.cluster),
         queue_count=config.revive_queue_count,
         broker_name=config.name,

@@ -9,13 +9,13 @@ import socket
 from dataclasses import replace
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.forgotten_files import forget_files
 from pymq.broker.ha.identity import IdentityFiles
 from pymq.broker.ha.membership import Membership
 from pymq.broker.ha.replica_group import MembersListener, ReplicaGroup
 from pymq.broker.ha.term import Term
 from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.broker.run import Base, Requests, Run
-from pymq.broker.sink_feature import forget_sinks
 from pymq.errors import PymqError, StoreError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
@@ -240,7 +240,7 @@ class RoleChanges:
 
     def _cut(self, end: int) -> None:
         """Cut the log, and then its epochs: the other way around, nobody could tell where."""
-        forget_sinks(self._store_config.root_path)
+        forget_files(self._store_config.root_path)
         truncate_log(self._store_config, end)
         self._epochs.save(self._epochs.epochs.cut(end))
 

@@ -37,6 +37,7 @@ from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
 from pymq.protocol.parking import REAL_QUEUE_ID, copy_of, park, place_properties, with_properties
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, Record
+from pymq.protocol.record_crc import RECORD_CRC_BYTES
 
 CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 #: Of a copy of a half message that must not be checked yet: the offset of the first one.
@@ -51,6 +52,16 @@ _OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d\x02"
 _COMMIT = int(MessageFlag.TRANSACTION_COMMIT)
 #: Digits of the largest offset.
 _DIGITS_MAX = 19
+#: The same of the largest ``int`` of Java: no message is checked more often.
+_TIMES_DIGITS_MAX = 10
+#: What the properties of a copy of a half message may have more than those of the first one: how
+#: often it was checked, where the first one is, and a checksum.
+COPY_BYTES_MAX = (
+    len(f"{TRANSACTION_CHECK_TIMES}\x01\x02{PREPARED_OFFSET}\x01\x02")
+    + _TIMES_DIGITS_MAX
+    + _DIGITS_MAX
+    + RECORD_CRC_BYTES
+)
 _PREPARED, _UNIQUE_KEY = TRANSACTION_PREPARED.encode(), UNIQUE_KEY.encode()
 _PRODUCER_GROUP = PRODUCER_GROUP.encode()
 _TRANSACTION_ID_MARK = f"{TRANSACTION_ID}\x01".encode()

@@ -4,6 +4,14 @@ An entry of that queue says when its message is due: the store works that out wh
 parked. So the order of the queue is the order of delivery, as long as neither the clock nor the
 settings change, and only the first entries have to be looked at.
 
+That time is by the log's clock, which never goes back. While the broker's clock is behind it,
+because it was set back or this broker has taken over from another one, an entry says a time that is
+too late. But whatever is in the queue now is due at the latest when the delay of the level has
+passed from now on: where an entry says more, that is remembered instead. So no message is delivered
+before its delay has passed, and none waits for longer than that once somebody has seen it; after a
+restart its delay begins again. (RocketMQ delivers at once what is further away than the delay. Its
+messages are parked by the broker's clock; here all those of hours would be delivered at once.)
+
 The cursor is the first message that is not delivered. When the log refuses one message and takes
 later ones, these are remembered, and are not delivered a second time.
 
@@ -11,11 +19,13 @@ Source: RocketMQ ScheduleMessageService.DeliverDelayedMessageTimerTask.
 """
 
 import logging
+from collections import deque
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from pymq.protocol.names import SCHEDULE_TOPIC
+from pymq.protocol.record_batch import Longs
 from pymq.store import MessageStore, ReadResult, ReadStatus
 
 _log = logging.getLogger(__name__)
@@ -23,6 +33,8 @@ _log = logging.getLogger(__name__)
 #: Messages delivered at once at most, and their bytes: some milliseconds of work, in which nobody
 #: else is served.
 BATCH_COUNT, BATCH_BYTES = 512, 1 << 20
+#: How much later than after its delay a message may be delivered when the clock was set back, ms.
+_LATE_MS = 1000
 
 
 class DelayLevel:
@@ -45,6 +57,8 @@ class DelayLevel:
         self.cursor = 0
         self.head_ms: int | None = None
         self._ahead: set[int] = set()
+        #: (end, time): messages below this queue offset are due then at the latest; both ascend.
+        self._latest: deque[tuple[int, int]] = deque()
 
     def begin_at(self, cursor: int | None, now_ms: int, ahead: Collection[int] = ()) -> None:
         """Go on where an earlier run stopped; None: it left no cursor.
@@ -58,6 +72,7 @@ class DelayLevel:
             StoreError: the queue cannot be read.
         """
         first, end = self._store.queue_bounds(SCHEDULE_TOPIC, self._queue_id)
+        self._latest.clear()  # a slave's log may have been cut since
         self.cursor = first if cursor is None else cursor
         if cursor is None and self.look(now_ms):
             _log.warning(
@@ -84,13 +99,33 @@ class DelayLevel:
         return self._store.queue_bounds(SCHEDULE_TOPIC, self._queue_id)[1]
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether the message that ``look`` found at the cursor is due."""
-        return self.head_ms is not None and self._is_due(self.head_ms, now_ms)
+        """Return whether to look: the message at the cursor is due, or the clock was set back."""
+        head_ms = self.head_ms
+        return head_ms is not None and (head_ms <= now_ms or head_ms > self._latest_ms(now_ms))
 
-    def _is_due(self, due_ms: int, now_ms: int) -> bool:
-        # What is further away than the delay was parked before the clock was set back, or when
-        # the level had a longer delay: RocketMQ delivers it now.
-        return due_ms <= now_ms or due_ms > now_ms + self._delay_ms
+    def _latest_ms(self, now_ms: int) -> int:
+        """Return when all that is in the queue now is due at the latest."""
+        return -(-(now_ms + self._delay_ms) // _LATE_MS) * _LATE_MS
+
+    def arrived(self, end: int, due_ms: int, now_ms: int) -> None:
+        """Record that messages have arrived.
+
+        Args:
+            end: of the queue with them.
+            due_ms: when the last one is due, as its entry says.
+            now_ms: the time.
+        """
+        if due_ms > self._latest_ms(now_ms):
+            self._limit(end, now_ms)
+
+    def _limit(self, end: int, now_ms: int) -> None:
+        latest_ms = self._latest_ms(now_ms)
+        latest = self._latest
+        while latest and latest[-1][1] >= latest_ms:
+            latest.pop()
+        latest.append((end, latest_ms))
+        while len(latest) > 1 and latest[1][1] <= now_ms:
+            latest.popleft()  # at a slave, say, where nobody delivers
 
     def look(self, now_ms: int) -> int:
         """Return how many messages from the cursor on are due, at most ``BATCH_COUNT``.
@@ -107,9 +142,25 @@ class DelayLevel:
             return 0
         for row in np.flatnonzero(~known).tolist():
             codes[row] = self._due_by_store_time(self.cursor + row)
+        self._hasten(codes)
+        if (codes > self._latest_ms(now_ms)).any():
+            self._limit(self.end, now_ms)
+            self._hasten(codes)
         self.head_ms = int(codes[0])
-        is_due = (codes <= now_ms) | (codes > now_ms + self._delay_ms)
+        is_due = codes <= now_ms
         return len(codes) if is_due.all() else int(is_due.argmin())
+
+    def _hasten(self, codes: Longs) -> None:
+        """Apply what is known of when messages from the cursor on are due at the latest."""
+        while self._latest and self._latest[0][0] <= self.cursor:
+            self._latest.popleft()
+        row = 0
+        for end, latest_ms in self._latest:
+            if row >= len(codes):
+                break
+            rows = codes[row : end - self.cursor]
+            np.minimum(rows, latest_ms, out=rows)
+            row = end - self.cursor
 
     def _due_by_store_time(self, offset: int) -> int:
         """Return when a message is due whose entry does not say so any more."""

@@ -126,9 +126,13 @@ class Schedule:
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Look at what has arrived: the first message of a level ends the wait of its task."""
-        for queue_id in {one.queue_id for one in arrivals if one.topic == SCHEDULE_TOPIC}:
-            if queue_id < len(self.levels) and self.levels[queue_id].head_ms is None:
-                self._woken[queue_id].set()
+        for one in arrivals:
+            if one.topic != SCHEDULE_TOPIC or one.queue_id >= len(self.levels):
+                continue
+            level = self.levels[one.queue_id]
+            level.arrived(one.queue_end, int(one.tag_codes[-1]), self._clock.wall_ms())
+            if level.head_ms is None:
+                self._woken[one.queue_id].set()
 
     async def look_again(self) -> None:
         """Have every level look at the time."""

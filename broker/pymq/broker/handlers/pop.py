@@ -5,7 +5,7 @@ Source: RocketMQ PopMessageProcessor.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 
 from pymq.broker.pop.access import PopAccess
 from pymq.broker.pop.attempt import PopAttempt
@@ -41,11 +41,7 @@ _GO_ON_S = 0.01
 
 
 class PopHandlers:
-    """Hands out messages for a limited time, at once or when they arrive.
-
-    Args:
-        save: saves the tables that changed.
-    """
+    """Hands out messages for a limited time, at once or when they arrive."""
 
     def __init__(
         self,
@@ -62,7 +58,6 @@ class PopHandlers:
         statistics: BrokerStatistics,
         polls: PopPolls,
         responses: PopResponses,
-        save: Callable[[], Awaitable[None]],
     ) -> None:
         self._broker_name = broker_name
         self._clock = clock
@@ -76,7 +71,6 @@ class PopHandlers:
         self._statistics = statistics
         self._polls = polls
         self._responses = responses
-        self._save = save
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -93,25 +87,10 @@ class PopHandlers:
         if header.poll_ms - age_ms < -_LATE_MS:
             remark = f"the broker[{self._broker_name}] pop message is timeout too much"
             return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
-        is_known = self._access.is_known(header.consumer_group)
         wanted = self._check(header)
         waits_ms = min(header.poll_ms - age_ms, header.poll_ms)
         deadline_s = self._clock.monotonic_s() + waits_ms / 1000
-        if not is_known:
-            return self._pop_first(request, header, wanted, deadline_s)
         return self._pop(request, header, wanted, deadline_s)
-
-    async def _pop_first(
-        self, request: Request, header: PopRequest, wanted: Wanted, deadline_s: float
-    ) -> Response | None:
-        """Pop for a group that this request has created.
-
-        It is saved before it gets anything: messages in flight of a group that a start does not
-        know are given up, as those of a deleted group.
-        """
-        await self._save()
-        answer = self._pop(request, header, wanted, deadline_s)
-        return await answer if isinstance(answer, Coroutine) else answer
 
     def _pop(
         self, request: Request, header: PopRequest, wanted: Wanted, deadline_s: float

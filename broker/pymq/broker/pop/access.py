@@ -22,10 +22,6 @@ class PopAccess:
         self._topics = topics
         self._groups = groups
 
-    def is_known(self, group: str) -> bool:
-        """Return whether there is a group already: checks create it, if that is allowed."""
-        return group in self._groups
-
     def check_broker(self, what: str) -> None:
         """Check whether this broker may be read from; ``what`` is wanted, for the remark.
 

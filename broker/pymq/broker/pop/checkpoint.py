@@ -34,6 +34,7 @@ _CHECKPOINT_TAG, _ACK_TAG, _BATCH_ACK_TAG = "ck", "ack", "bAck"
 _TAG_CODES = {tag: tag_code(tag) for tag in (_CHECKPOINT_TAG, _ACK_TAG, _BATCH_ACK_TAG)}
 #: RocketMQ's timer delivers a checkpoint this long before its messages are due.
 _CHECKPOINT_EARLY_MS = 1000
+_INT_END, _LONG_END = 1 << 31, 1 << 63
 
 #: Topic, group, queue id, start offset, pop time, broker name.
 CheckpointKey: TypeAlias = tuple[str, str, int, int, int, str]
@@ -213,7 +214,7 @@ def read_revive_record(
         if tag == _CHECKPOINT_TAG:
             return _checkpoint(members, record)
         return _acknowledgement(members, tag, broker_name)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise RemoteProtocolError(
             f"record {record.queue_offset} of revive queue {record.queue_id} with tag {tag} "
             f"cannot be read: {error!r}"
@@ -221,29 +222,51 @@ def read_revive_record(
 
 
 def _checkpoint(members: Mapping[str, Any], record: Record) -> Checkpoint:
-    count, differences = int(members["n"]), members.get("d")
+    count = _number(members["n"])
+    if not 0 <= count <= MESSAGES_MAX:
+        raise ValueError(f"n is {count}, expected 0..{MESSAGES_MAX} (MESSAGES_MAX)")
+    differences = members.get("d")
     if not differences:  # of old brokers: the messages follow one another
         differences = range(count)
+    elif len(differences) > count:
+        raise ValueError(f"d has {len(differences)} offsets, expected at most n, {count}")
+    else:
+        count = len(differences)
     return Checkpoint(
         topic=str(members["t"]),
         group=str(members["c"]),
-        queue_id=int(members["q"]),
-        start_offset=int(members["so"]),
-        pop_time=int(members["pt"]),
-        invisible_ms=int(members["it"]),
+        queue_id=_queue_id(members["q"]),
+        start_offset=_number(members["so"]),
+        pop_time=_number(members["pt"]),
+        invisible_ms=_number(members["it"]),
         broker_name=str(members.get("bn") or ""),
-        differences=tuple(map(int, differences))[:count],
+        differences=tuple(map(_number, differences)),
         revive_queue_id=record.queue_id,
-        acknowledged=int(members.get("bm", 0)) & ((1 << count) - 1),
+        acknowledged=_number(members.get("bm", 0)) & ((1 << count) - 1),
         failed_count=_times(members.get("rp")),
         revive_offset=record.queue_offset,
     )
 
 
+def _number(value: Any) -> int:
+    """Return a long of Java: one without a limit makes sums that nothing here is made for."""
+    number = int(value)
+    if not -_LONG_END <= number < _LONG_END:
+        raise ValueError(f"a number of {number.bit_length()} bits, expected one of 64")
+    return number
+
+
+def _queue_id(value: Any) -> int:
+    number = _number(value)
+    if not 0 <= number < _INT_END:
+        raise ValueError(f"q is {number}, expected 0..{_INT_END - 1}")
+    return number
+
+
 def _times(text: Any) -> int:
     try:
-        return int(text or 0)
-    except (TypeError, ValueError):
+        return _number(text or 0)
+    except (TypeError, ValueError, OverflowError):
         return 0
 
 
@@ -254,16 +277,31 @@ def _acknowledgement(
         return members[short] if short in members else members[long]
 
     if tag == _ACK_TAG:
-        offsets = [int(member("ao", "ackOffset"))]
+        offsets = [_number(member("ao", "ackOffset"))]
     else:
-        offsets = [int(offset) for offset in member("aol", "ackOffsetList")]
+        offsets = [_number(offset) for offset in member("aol", "ackOffsetList")]
     named = members.get("bn") or members.get("brokerName") or broker_name
     key = (
         str(member("t", "topic")),
         str(member("c", "consumerGroup")),
-        int(member("q", "queueId")),
-        int(member("so", "startOffset")),
-        int(member("pt", "popTime")),
+        _queue_id(member("q", "queueId")),
+        _number(member("so", "startOffset")),
+        _number(member("pt", "popTime")),
         str(named),
     )
     return Acknowledgement(key, offsets)
+
+
+def is_changed(new: Checkpoint, end: Checkpoint | Acknowledgement | None) -> bool:
+    """Return whether a checkpoint is not of a pop, but of a message that has another one.
+
+    The record that ends the other one is the next: the group may have been set back since it
+    popped that message, and is not where the checkpoint says.
+    """
+    return (
+        isinstance(end, Acknowledgement)
+        and end.key != new.key
+        and end.key[:3] == new.key[:3]
+        and [*end.queue_offsets] == [new.start_offset]
+        and len(new.differences) == 1
+    )

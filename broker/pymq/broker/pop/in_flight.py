@@ -199,6 +199,10 @@ class InFlight:
         """Return whether the journal has counted all checkpoints of a group's queue."""
         return self._journal.has_counted(queue)
 
+    def has(self, key: CheckpointKey) -> bool:
+        """Return whether messages of a checkpoint are in flight."""
+        return self._table.find(key) is not None
+
     def acknowledge(self, key: CheckpointKey, queue_offsets: Sequence[int], told: Told) -> None:
         """Acknowledge messages.
 

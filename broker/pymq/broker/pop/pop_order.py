@@ -40,6 +40,10 @@ class PopOrder:
         self._clock = clock
         self._wake = wake
 
+    def open(self) -> None:
+        """Forget what groups have gone past, at another master or before a crash."""
+        self._orders.forget_passed(self._reached)
+
     def keep(
         self, popped: Popped, group: str, invisible_ms: int, attempt_id: str | None
     ) -> PopAttempt:

@@ -26,6 +26,11 @@ class RecordReading:
         self._store = store
         self._responses = responses
 
+    def has(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Return whether a queue still has the message at an offset."""
+        first, end = self._store.queue_bounds(topic, queue_id)
+        return first <= queue_offset < end
+
     async def read(
         self, topic: str, queue_id: int, queue_offset: int, count_max: int
     ) -> ReadRecords:

@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 RETRY_S = (10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 #: Checkpoints revived in one step.
 STEP_COUNT = 100
+#: Until messages of a group that is not known here are looked at again, ms.
+AWAIT_GROUP_MS = 10_000
+_TAGS = TAGS.encode()
 
 
 class Revival:
@@ -79,13 +82,18 @@ class Revival:
                 raise
             except StoreError as error:
                 self._failed(checkpoint, str(error))
+            except Exception as error:  # nobody else comes back to it, nor to those behind it
+                self._failed(checkpoint, repr(error), error)
         return len(due)
 
     async def _revive(self, checkpoint: Checkpoint) -> None:
         one = checkpoint
         topic = names.popped_topic(one.topic, one.group)
-        if topic not in self._topics or one.group not in self._groups:
+        if topic not in self._topics:
             self._journal.drop(one)
+            return
+        if one.group not in self._groups:
+            self._await_group(one)
             return
         bits = one.all_bits & ~(one.acknowledged | one.acknowledging)
         if not bits:
@@ -111,6 +119,20 @@ class Revival:
                 gone |= bit
         if gone:  # expired
             self._journal.acknowledge(one, gone, told)
+
+    def _await_group(self, one: Checkpoint) -> None:
+        """Keep messages for a group that is not known here, unless it was deleted.
+
+        Its creation may have been lost with a crash, or with the last master, but it has gone past
+        these messages: they come when it does, while there are any. If it was deleted together
+        with its offsets it would begin from scratch. RocketMQ gives them up in any case.
+        """
+        reached = self._offsets.find(one.group, one.topic, one.queue_id)
+        last = one.start_offset + one.differences[-1]
+        if reached is not None and self._reading.has(one.topic, one.queue_id, last):
+            self._table.postpone(one, self._clock.wall_ms() + AWAIT_GROUP_MS)
+        else:
+            self._journal.drop(one)
 
     def _retry_topic(self, checkpoint: Checkpoint) -> str:
         topic = checkpoint.topic
@@ -151,7 +173,7 @@ class Revival:
             record.sys_flag & ~HOST_IPV6_MASK,
             record.reconsume_times + 1,
             0,
-            tag_code((find_property(record.properties, TAGS.encode()) or b"").decode()),
+            tag_code((find_property(record.properties, _TAGS) or b"").decode(errors="replace")),
         )
 
     def _revived(
@@ -162,7 +184,9 @@ class Revival:
             if len(failures) == 1:
                 self._failed(checkpoint, failures[0])
 
-    def _failed(self, checkpoint: Checkpoint, reason: str) -> None:
+    def _failed(
+        self, checkpoint: Checkpoint, reason: str, unexpected: Exception | None = None
+    ) -> None:
         pause_s = RETRY_S[min(checkpoint.failed_count, len(RETRY_S) - 1)]
         checkpoint.failed_count += 1
         _log.error(
@@ -173,6 +197,7 @@ class Revival:
             checkpoint.topic,
             reason,
             pause_s,
+            exc_info=unexpected,
         )
         self._table.postpone(checkpoint, self._clock.wall_ms() + pause_s * 1000)
 

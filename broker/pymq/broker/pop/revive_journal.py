@@ -26,6 +26,7 @@ from pymq.broker.pop.checkpoint import (
     GroupQueue,
     acknowledgement_record,
     checkpoint_record,
+    is_changed,
     is_ours,
     read_revive_record,
 )
@@ -33,6 +34,7 @@ from pymq.broker.pop.checkpoint_table import CheckpointTable
 from pymq.broker.pop.record_reading import READ_BYTES_MAX, RecordReading
 from pymq.broker.put_answer import is_in_log
 from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topic_ids import TopicIds
 from pymq.clock import Clock
 from pymq.errors import ProtocolError
 from pymq.net.tasks import Tasks
@@ -62,6 +64,7 @@ class ReviveJournal:
     """Writes the journal, reads it at start, and commits from where it is needed.
 
     Args:
+        topic_ids: say where the log ended when each topic was created.
         topic, queue_count: the revive topic.
         broker_name: ours.
         host: our packed address.
@@ -75,6 +78,7 @@ class ReviveJournal:
         offsets: OffsetTable,
         table: CheckpointTable,
         clock: Clock,
+        topic_ids: TopicIds,
         *,
         topic: str,
         queue_count: int,
@@ -87,6 +91,7 @@ class ReviveJournal:
         self._offsets = offsets
         self._table = table
         self._clock = clock
+        self._topic_ids = topic_ids
         self.topic = topic
         self._broker_name = broker_name
         self._host = host
@@ -224,7 +229,7 @@ class ReviveJournal:
             self.drop(checkpoint)
 
     def drop(self, checkpoint: Checkpoint) -> None:
-        """Close a checkpoint without a record: after a crash it may be open again."""
+        """Close a checkpoint without a record: after a restart it may be open again."""
         self._table.remove(checkpoint)
         self._commit(checkpoint.revive_queue_id)
 
@@ -241,16 +246,22 @@ class ReviveJournal:
             StoreError: it cannot be read.
         """
         found: list[tuple[int, Checkpoint]] = []
+        firsts = self._topic_ids.first_offsets()
         for queue_id in range(len(self._ends)):
             known_end = self._offsets.find(REVIVE_END_GROUP, self.topic, queue_id) or 0
             last: Checkpoint | None = None
             seen: set[CheckpointKey] = set()
             for record in self._read_needed(queue_id):
                 what = self._apply(queue_id, record)
-                if last is not None and _is_changed(last, what):
+                if last is not None and is_changed(last, what):
                     found.pop()
                 last = None
                 if not isinstance(what, Checkpoint):
+                    continue
+                if record.physical_offset < firsts.get(what.topic, 0):
+                    # An earlier topic of that name was deleted, and it with that (``drop``).
+                    if self._table.is_open(what):
+                        self._table.remove(what)
                     continue
                 # What is written again is no pop: the group may have been set back since.
                 is_new = what.key not in seen and record.queue_offset >= known_end
@@ -383,18 +394,3 @@ class ReviveJournal:
     async def close(self) -> None:
         """Stop following; idempotent."""
         await self._tasks.close()
-
-
-def _is_changed(new: Checkpoint, end: Checkpoint | Acknowledgement | None) -> bool:
-    """Return whether a checkpoint is not of a pop, but of a message that has another one.
-
-    The record that ends the other one is the next: the group may have been set back since it
-    popped that message, and is not where the checkpoint says.
-    """
-    return (
-        isinstance(end, Acknowledgement)
-        and end.key != new.key
-        and end.key[:3] == new.key[:3]
-        and [*end.queue_offsets] == [new.start_offset]
-        and len(new.differences) == 1
-    )

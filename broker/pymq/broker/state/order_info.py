@@ -148,6 +148,16 @@ class OrderTable:
             self._free_ms.pop(queue, None)
             self.is_changed = True
 
+    def forget_passed(self, reached: Callable[[_Queue], int]) -> None:
+        """Forget what groups have gone past; see ``acknowledge``.
+
+        Args:
+            reached: returns the offset that a group has reached in a queue.
+        """
+        for queue, info in list(self._infos.items()):
+            if info.offsets and _offsets(info)[-1] < reached(queue):
+                self.clear(queue)
+
     def forget_topic(self, topic: str) -> None:
         """Forget a topic that is being deleted: one of its name may be created again."""
         for queue in [queue for queue in self._infos if queue[0] == topic]:

@@ -11,6 +11,7 @@ Source: RocketMQ TransactionalMessageServiceImpl.check, calculateOpOffset.
 """
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 
 from pymq.protocol.transaction_records import Identity
@@ -41,8 +42,15 @@ class OpenTransactions:
         """Has an offset of the half topic not been closed?"""
         return offset >= self.half_cursor and offset not in self._closed
 
-    def open_runs(self, end: int, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield (first, end) of adjacent open offsets of a range, in order."""
+    def open_runs(
+        self, end: int, start: int = 0, *, count_max: int = sys.maxsize
+    ) -> Iterator[tuple[int, int]]:
+        """Yield (first, end) of adjacent open offsets of a range, in order.
+
+        Args:
+            end, start: of the range.
+            count_max: a longer run is yielded in pieces of this many, each as soon as it is found.
+        """
         first = None
         for offset in range(max(start, self.half_cursor), end):
             if offset in self._closed:
@@ -50,6 +58,9 @@ class OpenTransactions:
                     yield first, offset
                 first = None
             elif first is None:
+                first = offset
+            elif offset - first == count_max:
+                yield first, offset
                 first = offset
         if first is not None:
             yield first, end

@@ -18,7 +18,7 @@ from pymq.broker.log_writer import Appends, Outcome
 from pymq.broker.put_answer import is_in_log, is_never_stored
 from pymq.broker.state.timer_metrics import TimerMetrics
 from pymq.clock import Clock
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, ProtocolError
 from pymq.net.waiting import happens
 from pymq.protocol.message import REAL_TOPIC, UNIQUE_KEY, find_property
 from pymq.protocol.names import TIMER_TOPIC, is_legal
@@ -28,6 +28,7 @@ from pymq.protocol.parking import (
     TIMER_ROLLS,
     copy_of,
     real_place,
+    timer_rolls,
     with_properties,
 )
 from pymq.protocol.record import NewRecord, Record, decode_record
@@ -39,6 +40,7 @@ _log = logging.getLogger(__name__)
 _BATCH_COUNT, _BATCH_BYTES = 100, 4 << 20
 #: Pause before messages that could not be stored are tried again, as in RocketMQ.
 RETRY_S = 0.5
+_LONG_DIGITS_MAX = 19
 _ENQUEUED_MS, _DEQUEUED_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
 #: The time at which a message was enqueued that was due already.
 NEVER_ENQUEUED = (1 << 63) - 1
@@ -168,7 +170,7 @@ class TimerDelivery:
                 row: copy
                 for row, record in enumerate(await self._read(batch))
                 if record is not None
-                and (copy := self._copy(record, batch, row, cancelled)) is not None
+                and (copy := self._try_copy(record, batch, row, cancelled)) is not None
             }
             while left and (left := await self._store(left)):
                 if await happens(is_stopped, RETRY_S):
@@ -198,6 +200,20 @@ class TimerDelivery:
                 )
                 found.append(None)
         return found
+
+    def _try_copy(
+        self, record: Record, batch: Due, row: int, cancelled: Cancelled
+    ) -> NewRecord | None:
+        """Do the same as ``_copy``, but one message that is not as expected holds no other up."""
+        try:
+            return self._copy(record, batch, row, cancelled)
+        except (ValueError, ProtocolError) as error:
+            _log.error(
+                "a timer message (physical offset %d) is not delivered: %s",
+                record.physical_offset,
+                error,
+            )
+            return None
 
     def _copy(self, record: Record, batch: Due, row: int, cancelled: Cancelled) -> NewRecord | None:
         """Return what is stored of a message that is due; None if nothing is."""
@@ -233,8 +249,7 @@ class TimerDelivery:
             return None
         changes: dict[str, str | None] = {_ENQUEUED_MS: str(batch.enqueued_ms[row])}
         if is_rolled:
-            rolls = find_property(record.properties, TIMER_ROLLS.encode()) or b"0"
-            changes[TIMER_ROLLS] = str(int(rolls) + 1 if rolls.isdigit() else 1)
+            changes[TIMER_ROLLS] = str(timer_rolls(record.properties) + 1)
         changes[_DEQUEUED_MS] = str(self._clock.wall_ms())
         copy = copy_of(record, *place)
         copy.properties = with_properties(record.properties, changes)
@@ -296,7 +311,7 @@ def _batches(due: Due, rows: Longs) -> Iterator[Longs]:
 
 def _due_ms(record: Record) -> int:
     text = find_property(record.properties, TIMER_DUE_MS.encode()) or b""
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) <= _LONG_DIGITS_MAX else 0
 
 
 def _real_topic(record: Record) -> str:

@@ -367,9 +367,10 @@ class Timers:
         timers, cancelled = self._timers, slot.cancelled
         await self._delivery.deliver(slot.due, slot.is_done, cancelled, self._is_stopped)
         if self._delivery.kept:
-            kept, self._delivery.kept = self._delivery.kept, {}
-            again = slot.waiting(kept, slot.due_ms + self._settings.precision_ms)
+            precision_ms = self._settings.precision_ms
+            again = slot.waiting(self._delivery.kept, slot.due_ms + precision_ms)
             timers.add(again, self._write_ms)
+            self._delivery.kept = {}  # Not before: the next try has to add them if that failed.
         if slot.is_done.all():
             for key, topic in cancelled.topics.items():
                 if key not in cancelled.met:

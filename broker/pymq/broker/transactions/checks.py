@@ -3,7 +3,8 @@
 Every round looks at each open half message once. One that is old enough is stored again, as a copy
 that counts its checks, and one producer of its group is asked about the copy. So whatever is open
 is near the end of the log, and the places from which a restart reads move on. After too many
-checks, or when a message is older than files are kept, it is moved to a topic for administrators.
+checks, or when a message is older than files are kept, it is moved to a topic for administrators;
+so is one whose copy the log would never take.
 
 A message with an immunity time of its own is copied, too, but neither counted nor asked about.
 (RocketMQ counts these copies as checks: a message that asks for more time than all checks take is
@@ -19,10 +20,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.log_writer import Done, Outcome
+from pymq.broker.put_answer import is_in_log, is_never_stored
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.topics import TopicTable
-from pymq.broker.transactions.transactions import Copied, Transactions
+from pymq.broker.transactions.transactions import Transactions
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord
 from pymq.net.server import ServerConnection
@@ -112,11 +115,12 @@ class TransactionChecks:
         self._slow: set[str] = set()
         #: Of these messages: the producers of each group.
         self._connections: dict[str, list[ServerConnection]] = {}
-        #: Of these messages: writes whose outcome is not known, what follows from them, and why
-        #: one was refused.
+        #: Of these messages: writes whose outcome is not known, what follows from them, those that
+        #: can never be copied and why, and why nothing can be written.
         self._writing_count = 0
         self._written = asyncio.Event()
         self._questions: list[_Question] = []
+        self._never_copied: list[tuple[Record, str | None]] = []
         self._refusal: str | None = None
 
     def start(self) -> None:
@@ -138,17 +142,17 @@ class TransactionChecks:
             await self._look_at_all()
 
     async def _look_at_all(self) -> None:
-        begun_ms = self._clock.wall_ms()
         table = self._transactions.table
         _, end = self._store.queue_bounds(HALF_TOPIC, QUEUE_ID)
         offset: int | None = table.half_cursor
         self._unasked.clear()
         self._slow.clear()
         while offset is not None:
-            first, last = next(table.open_runs(end, offset), (end, end))
+            runs = table.open_runs(end, offset, count_max=_BATCH_COUNT)
+            first, last = next(runs, (end, end))
             if first == end:
                 break
-            offset = await self._look_at(first, min(last, first + _BATCH_COUNT), begun_ms)
+            offset = await self._look_at(first, last)
         for group, count in self._unasked.items():
             _log.warning(
                 "%d transactions of producer group %s are to be checked, but no producer of the "
@@ -159,7 +163,7 @@ class TransactionChecks:
                 self._config.transaction_check_max,
             )
 
-    async def _look_at(self, first: int, last: int, begun_ms: int) -> int | None:
+    async def _look_at(self, first: int, last: int) -> int | None:
         """Look at some adjacent half messages.
 
         Returns:
@@ -176,18 +180,21 @@ class TransactionChecks:
             halves = [one for part in result.buffers for one in decode_records(part, verify=True)]
         except CorruptRecord as error:
             if following > first + 1:
-                return await self._look_at(first, first + 1, begun_ms)
+                return await self._look_at(first, first + 1)
             _log.error("half message %d cannot be read, its transaction is lost: %s", first, error)
             halves = []
         self._lose(first, following, halves)
         is_last = False
         for half in halves:
-            is_last = half.store_timestamp >= begun_ms or not self._handle(half)
+            is_last = not self._handle(half)
             if is_last:
                 break
-        while self._writing_count:
-            self._written.clear()
-            await self._written.wait()
+        await self._wait_written()
+        never_copied, self._never_copied = self._never_copied, []
+        for half, remark in never_copied:
+            if self._transactions.may_write(half.queue_offset):
+                self._discard(half, f"its copy for a check can never be stored: {remark}")
+        await self._wait_written()
         questions, self._questions = self._questions, []
         self._connections.clear()
         for question in questions:
@@ -197,6 +204,11 @@ class TransactionChecks:
             self._refusal = None
             return None
         return None if is_last or following <= first else following
+
+    async def _wait_written(self) -> None:
+        while self._writing_count:
+            self._written.clear()
+            await self._written.wait()
 
     def _lose(self, first: int, end: int, halves: Sequence[Record]) -> None:
         """Give up transactions whose half messages do not exist any more."""
@@ -213,14 +225,14 @@ class TransactionChecks:
         age_ms = self._clock.age_ms(half.born_timestamp)
         is_checked_enough = (check_times(half) or 0) >= self._config.transaction_check_max
         if is_checked_enough or age_ms > self._store_config.reserved_hours * _HOUR_MS:
-            self._discard(half)
+            self._discard(half, "it is not checked any more")
             return True
         text = find_property(half.properties, CHECK_IMMUNITY_S.encode())
         if text is None:
             if 0 <= age_ms < self._config.transaction_timeout_ms:
                 return False
         elif age_ms < self._immunity_ms(text):
-            transactions.copy(offset, immune_copy(half), self._begin_write())
+            self._copy(half, immune_copy(half))
             return True
         self._check(half)
         return True
@@ -232,46 +244,76 @@ class TransactionChecks:
             seconds = -1
         return self._config.transaction_timeout_ms if seconds == -1 else seconds * 1000
 
-    def _begin_write(self, then: Callable[[PutResult], None] = lambda place: None) -> Copied:
-        """Count a write that begins; return what to call with its outcome."""
+    def _begin_write(
+        self, then: Callable[[PutResult], None], never: Callable[[str | None], None]
+    ) -> Done:
+        """Count a write that begins; return what to call with its outcome.
+
+        Args:
+            then: called with the place, if it is in the log.
+            never: called with the reason, if the log would refuse it every time.
+        """
         self._writing_count += 1
 
-        def written(place: PutResult | None, refusal: str | None) -> None:
+        def written(result: PutResult, outcome: Outcome) -> None:
             self._writing_count -= 1
             self._written.set()
-            if place is not None:
-                then(place)
+            if is_in_log(outcome):
+                then(result)
+            elif is_never_stored(result, outcome):
+                never(result.remark)
             else:
-                self._refusal = refusal
+                self._refusal = result.remark or outcome.value
 
         return written
 
-    def _discard(self, half: Record) -> None:
+    def _discard(self, half: Record, why: str) -> None:
         self._topics.create(CHECK_MAX_TIME_TOPIC, queue_count=1)
-        _log.error(
-            "message %s for %s is moved to topic %s: its transaction is not checked any more, "
-            "after %d checks, %d ms after the message was born",
-            find_property(half.properties, UNIQUE_KEY.encode()),
-            real_place(half.properties),
-            CHECK_MAX_TIME_TOPIC,
-            check_times(half) or 0,
-            self._clock.age_ms(half.born_timestamp),
+        name = (
+            f"message {_text(half, UNIQUE_KEY)} of producer group {_text(half, PRODUCER_GROUP)} "
+            f"for {real_place(half.properties)}"
         )
-        self._transactions.discard(half, discarded_record(half), self._begin_write())
+
+        def then(place: PutResult) -> None:
+            _log.error(
+                "%s is moved to topic %s: %s, after %d checks, %d ms after it was born",
+                name,
+                CHECK_MAX_TIME_TOPIC,
+                why,
+                check_times(half) or 0,
+                self._clock.age_ms(half.born_timestamp),
+            )
+
+        def never(remark: str | None) -> None:
+            _log.error(
+                "%s stays open and is not checked: %s, and it cannot be moved to topic %s: %s",
+                name,
+                why,
+                CHECK_MAX_TIME_TOPIC,
+                remark,
+            )
+
+        self._transactions.discard(half, discarded_record(half), self._begin_write(then, never))
+
+    def _copy(
+        self,
+        half: Record,
+        copy: NewRecord,
+        then: Callable[[PutResult], None] = lambda place: None,
+    ) -> None:
+        done = self._begin_write(then, lambda remark: self._never_copied.append((half, remark)))
+        self._transactions.copy(half.queue_offset, copy, done)
 
     def _check(self, half: Record) -> None:
         """Store a half message again; once it is stored, a producer is asked about it."""
         copy = checked_copy(half)
-
-        def then(place: PutResult) -> None:
-            self._questions.append(_Question(half, copy, place))
-
-        self._transactions.copy(half.queue_offset, copy, self._begin_write(then))
+        self._copy(
+            half, copy, lambda place: self._questions.append(_Question(half, copy, place))
+        )
 
     async def _ask(self, question: _Question) -> None:
         """Ask a producer of the group of a half message."""
-        text = find_property(question.half.properties, PRODUCER_GROUP.encode()) or b""
-        group = text.decode(errors="replace")
+        group = _text(question.half, PRODUCER_GROUP)
         looks = 0
         while (connection := self._find_producer(group)) is None:
             if group in self._slow or not self._clients.producers(group):
@@ -340,3 +382,8 @@ class TransactionChecks:
                 language=LanguageCode.JAVA,
             )
         )
+
+
+def _text(half: Record, name: str) -> str:
+    """Return a property of a half message; empty if it has none."""
+    return (find_property(half.properties, name.encode()) or b"").decode(errors="replace")

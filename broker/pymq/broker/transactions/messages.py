@@ -16,6 +16,7 @@ from pymq.protocol.parking import copy_of, real_place
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord, Record, unpack_host
 from pymq.protocol.transaction_records import (
+    COPY_BYTES_MAX,
     OF_PREPARED,
     QUEUE_ID,
     half_properties,
@@ -25,6 +26,8 @@ from pymq.protocol.transaction_records import (
 )
 from pymq.store import QueueKey
 
+#: More properties of a half message leave no room for those of its copies.
+_HALF_BYTES_MAX = PROPERTIES_BYTES_MAX - COPY_BYTES_MAX
 _INNER_BATCH = int(MessageFlag.INNER_BATCH)
 #: What the hooks may want to see of a half message that is an ordinary one otherwise.
 _PREPARED = [TRANSACTION_PREPARED]
@@ -66,7 +69,17 @@ class TransactionalMessages:
             raise refusal(
                 ResponseCode.MESSAGE_ILLEGAL, "an inner batch cannot be a transactional message"
             )
-        return half_record(record, properties)
+        half = half_record(record, properties)
+        excess = len(half.properties) - _HALF_BYTES_MAX
+        if excess > 0:
+            # RocketMQ takes it, and cannot store the copy when it is to be checked.
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"properties of {len(record.properties)} B, {excess} B more than leave room for "
+                f"those of a transaction and its checks, {PROPERTIES_BYTES_MAX} B in all; shorten "
+                "them",
+            )
+        return half
 
     def prepare_many(self, records: PlainRecords) -> PlainRecords | None:
         """Return the half messages of transactional messages; see ``MessageHooks``.
@@ -81,7 +94,7 @@ class TransactionalMessages:
             if half is None:
                 return None
             halves.append(half)
-        if max(map(len, halves)) > PROPERTIES_BYTES_MAX:
+        if max(map(len, halves)) > _HALF_BYTES_MAX:
             return None
         sys_flag = records.sys_flag & ~TRANSACTION_MASK
         return records.parked(HALF_TOPIC, [QUEUE_ID] * len(halves), halves, sys_flag=sys_flag)

@@ -54,8 +54,6 @@ _ENDED_COUNT = 50_000
 
 #: Gets the response code and the remark of the end of a transaction.
 Ended: TypeAlias = Callable[[int, str | None], None]
-#: Gets the place of a record, or None and the reason why it is not stored.
-Copied: TypeAlias = Callable[[PutResult | None, str | None], None]
 
 
 class Transactions:
@@ -273,13 +271,13 @@ class Transactions:
         """Is a half message open, and nothing being written about it?"""
         return self.table.is_open(offset) and offset not in self._busy
 
-    def copy(self, offset: int, copy: NewRecord, copied: Copied) -> None:
+    def copy(self, offset: int, copy: NewRecord, copied: Done) -> None:
         """Replace a half message by a copy; only after ``may_write``.
 
         Args:
             offset: of the half message.
             copy: of it.
-            copied: called once with the outcome.
+            copied: called once with the place of the copy, or its refusal, and the outcome.
         """
         group = RecordGroup((copy, self._op(offset)))
 
@@ -287,19 +285,19 @@ class Transactions:
             if is_in_log(outcome):
                 place, op = group.places
                 self.table.supersede(offset, place.queue_offset, op.queue_offset)
-                copied(place, None)
+                copied(place, outcome)
             else:
-                copied(None, result.remark)
+                copied(result, outcome)
 
         self._write((offset,), group, written)
 
-    def discard(self, half: Record, discarded: NewRecord, moved: Copied) -> None:
+    def discard(self, half: Record, discarded: NewRecord, moved: Done) -> None:
         """End a transaction without a decision; only after ``may_write``.
 
         Args:
             half: its open half message.
             discarded: what is stored of it elsewhere.
-            moved: called once with the outcome.
+            moved: called once with the place of that, or its refusal, and the outcome.
         """
         offset = half.queue_offset
         group = RecordGroup((discarded, self._op(offset)))
@@ -308,9 +306,9 @@ class Transactions:
             if is_in_log(outcome):
                 place, op = group.places
                 self.table.close(offset, op.queue_offset)
-                moved(place, None)
+                moved(place, outcome)
             else:
-                moved(None, result.remark)
+                moved(result, outcome)
 
         self._write((offset,), group, written)
 
@@ -329,7 +327,7 @@ class Transactions:
             if offset in self._busy:
                 self._busy[offset].append(functools.partial(self.resume, half, resumed))
             else:
-                self.copy(offset, copy, lambda place, remark: resumed(*_answer(place, remark)))
+                self.copy(offset, copy, lambda *outcome: resumed(*_answer(*outcome)))
             return
         if own is None:
             resumed(ResponseCode.SYSTEM_ERROR, ENDED_BEFORE)
@@ -388,5 +386,7 @@ class _Told:
         return await self._answer
 
 
-def _answer(place: PutResult | None, remark: str | None) -> tuple[int, str | None]:
-    return (ResponseCode.SYSTEM_ERROR if place is None else ResponseCode.SUCCESS), remark
+def _answer(result: PutResult, outcome: Outcome) -> tuple[int, str | None]:
+    if is_in_log(outcome):
+        return ResponseCode.SUCCESS, None
+    return ResponseCode.SYSTEM_ERROR, result.remark

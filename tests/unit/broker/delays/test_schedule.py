@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.delays.delays import LEVELS_MS, Delays
-from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, failing_in, queue_path
+from tests.unit.store.stores import (
+    BORN,
+    HOST,
+    FailingFiles,
+    FakeClock,
+    crashed_copy,
+    failing_in,
+    queue_path,
+)
 
 from pymq.broker.delays.level import BATCH_COUNT
 from pymq.broker.delays.parking import delay_level, park_delayed
@@ -151,12 +159,108 @@ def test_large_messages_make_small_batches(tmp_path: Path, clock: FakeClock) -> 
     assert len(delays.bodies()) == 5
 
 
-def test_a_clock_that_was_set_back_holds_nothing_up(delays: Delays) -> None:
+HOUR_MS = 3_600_000
+
+
+def test_a_clock_that_was_set_back_delivers_nothing_early_and_holds_nothing_up(
+    delays: Delays,
+) -> None:
     delays.park(b"before", 2)
-    delays.clock.now_ms -= 3_600_000
-    assert delays.deliver() == 1  # as RocketMQ does it: its delay is not what is left to wait
-    delays.park(b"after", 2)  # stored, and due, by the log's clock, which does not go back
-    assert delays.deliver() == 1
+    delays.clock.now_ms -= HOUR_MS
+    assert delays.deliver() == delays.deliver(4999) == 0
+    assert delays.deliver(1) == 1
+    for number in range(16):  # retries: each is stored by the log's clock, which does not go back
+        delays.park(b"retry %d" % number, 3)
+        assert delays.deliver() == delays.deliver(9999) == 0
+        assert delays.deliver(1) == 1
+    delays.clock.now_ms += HOUR_MS
+    delays.park(b"later", 2)
+    assert delays.deliver(4999) == 0
+    assert delays.deliver(1) == 1
+
+
+def test_each_arrival_waits_from_when_it_came_if_the_clock_was_set_back(delays: Delays) -> None:
+    delays.store.dispatch.listener = delays.schedule.take
+    delays.park(b"before", 2)
+    delays.clock.now_ms -= HOUR_MS
+    for number in range(4):  # nobody looks meanwhile
+        delays.park(b"%d" % number, 3)
+        delays.clock.now_ms += 3000
+    seen: dict[int, list[bytes]] = {}
+    for second in range(12, 30):
+        before = len(delays.bodies())
+        if delays.deliver():
+            seen[second] = delays.bodies()[before:]
+        delays.clock.now_ms += 1000
+    # What nobody has seen before begins to wait when somebody looks.
+    assert seen == {12: [b"0"], 13: [b"1"], 16: [b"2"], 17: [b"before"], 19: [b"3"]}
+
+
+def test_little_is_remembered_of_what_arrives_while_the_clock_is_behind(delays: Delays) -> None:
+    delays.store.dispatch.listener = delays.schedule.take
+    delays.park(b"before", 3)
+    delays.clock.now_ms -= HOUR_MS
+    for number in range(500):
+        delays.park(b"%d" % number, 3)
+        delays.clock.now_ms += 10
+    level = delays.schedule.levels[2]
+    assert 5 <= len(level._latest) <= 6
+    assert delays.deliver(4000) == 0
+    for _ in range(10):
+        delays.deliver(1000)
+    assert len(delays.bodies()) == 501
+    for _ in range(30):  # nobody delivers here, as at a slave
+        delays.park(b"again", 3)
+        delays.clock.now_ms += 1000
+    assert 10 <= len(level._latest) <= 12
+
+
+def test_many_messages_wait_no_longer_than_their_delay_once_the_clock_was_set_back(
+    delays: Delays,
+) -> None:
+    for number in range(3 * BATCH_COUNT):
+        delays.park(b"%d" % number, 3)
+    delays.clock.now_ms -= 8 * HOUR_MS
+    assert delays.deliver() == delays.deliver(5000) == 0
+    delays.clock.now_ms -= 8 * HOUR_MS  # once more
+    delays.park(b"last", 3)
+    assert delays.deliver() == delays.deliver(9999) == 0
+    assert delays.deliver(1) == 3 * BATCH_COUNT + 1
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_after_a_restart_with_a_clock_behind_the_log_messages_wait_their_delay(
+    tmp_path: Path, clock: FakeClock, crashes: bool
+) -> None:
+    delays = Delays(tmp_path / "store", clock)
+    delays.park(b"0", 1)
+    delays.deliver(1000)
+    delays.save()
+    for number in range(4):
+        delays.park(b"%d" % number, 3)
+        clock.now_ms += 1000
+    root = tmp_path / "store"
+    if crashes:
+        root = crashed_copy(root, tmp_path / "copy")
+    delays.store.close()
+    clock.now_ms -= HOUR_MS  # or another broker, whose clock is behind
+    delays = Delays(root, clock, saved=delays.saved)
+    delays.park(b"own", 3)
+    assert delays.deliver() == delays.deliver(9999) == 0
+    assert delays.deliver(1) == 5
+
+
+def test_a_clock_a_little_behind_the_log_is_no_reason_to_deliver(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    delays = Delays(tmp_path / "store", clock)
+    delays.park(b"before", 3)
+    delays.store.close()
+    clock.now_ms -= 3000
+    delays = Delays(tmp_path / "store", clock, saved='{"offsetTable":{3:0}}')
+    delays.park(b"own", 3)
+    assert delays.deliver() == delays.deliver(9999) == 0
+    assert delays.deliver(1) == 2
 
 
 def test_the_log_may_refuse_one_message_and_take_the_next(tmp_path: Path, clock: FakeClock) -> None:
@@ -374,14 +478,15 @@ def test_another_table_of_levels(
     delays.park(b"b", 3)
     delays.store.close()
     delays = Delays(root, clock, levels_ms=(100, 200))
-    # 5 s are more than the level's delay can be: RocketMQ delivers such messages at once.
-    assert delays.deliver() == 1
+    # 5 s are more than the level's delay can be: it waits for that, rounded up to a second.
+    assert delays.deliver() == delays.deliver(199) == 0
+    assert delays.deliver(801) == 1
     assert delays.bodies() == [b"a"]
     assert "1 delayed messages wait in level 3, but messageDelayLevel has 2 levels" in caplog.text
     delays.save()
     delays.store.close()
     delays = Delays(root, clock, levels_ms=(100, 200, 60_000), saved=delays.saved)
-    assert delays.deliver(9_999) == 0
+    assert delays.deliver(8_999) == 0
     assert delays.deliver(1) == 1
 
 

@@ -30,7 +30,8 @@ LEVEL_TABLES = ((1000, 5000, 10_000), (300, 1000, 2000), (1000, 5000, 10_000, 60
 class Parked:
     body: bytes
     level: int
-    due_ms: int
+    entry_ms: int  #: when it is due, as its entry says
+    due_ms: int  #: the same, or earlier because the clock was set back
 
 
 class Model:
@@ -46,15 +47,22 @@ class Model:
         self.queues.setdefault(one.level, []).append(one)
 
     def settle(self, now_ms: int, levels_ms: tuple[int, ...]) -> None:
-        """Deliver what is due, as RocketMQ decides it: the first one that is not ends a level."""
+        """Deliver what is due: the first one that is not ends a level.
+
+        What waits is due at the latest when the delay has passed from now on, rounded up to a
+        second.
+        """
         for level, waiting in self.queues.items():
             if level > len(levels_ms):
                 continue
             done = self.done.setdefault(level, set())
+            latest_ms = -(-(now_ms + levels_ms[level - 1]) // 1000) * 1000
+            for one in waiting:
+                one.due_ms = min(one.due_ms, latest_ms)
             for offset, one in enumerate(waiting):
                 if offset in done:
                     continue
-                if now_ms < one.due_ms <= now_ms + levels_ms[level - 1]:
+                if now_ms < one.due_ms:
                     break
                 done.add(offset)
                 self.delivered[one.body] += 1
@@ -62,6 +70,9 @@ class Model:
     def restart(self, saved: dict[int, int]) -> None:
         """Forget what was delivered and not saved."""
         self.done = {level: set(range(saved.get(level, 0))) for level in self.queues}
+        for waiting in self.queues.values():
+            for one in waiting:
+                one.due_ms = one.entry_ms
 
 
 class Run:
@@ -149,7 +160,7 @@ class Run:
         result = self.delays.park(body, level, dice.choice(TOPICS), dice.randrange(2))
         level = min(level, len(self.levels_ms))
         due_ms = result.store_timestamp + self.levels_ms[level - 1]
-        self.model.park(Parked(body, level, due_ms))
+        self.model.park(Parked(body, level, due_ms, due_ms))
 
     def settle_with_refusals(self) -> None:
         self.pass_time()

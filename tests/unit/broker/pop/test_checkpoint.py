@@ -1,6 +1,7 @@
 """Checkpoints and their records; the expected bodies were written by RocketMQ 5.3.3."""
 
 import dataclasses
+import json
 import random
 from typing import Any
 
@@ -123,3 +124,41 @@ def test_other_records_are_left_alone() -> None:
     ]:
         with pytest.raises(RemoteProtocolError):
             read_revive_record(with_body(tag, body), broker_name="me")
+
+
+def checkpoint_body(**changes: Any) -> bytes:
+    given = {"n": 1, "d": [0], "t": "x", "c": "g", "q": 0, "so": 0, "pt": 0, "it": 0}
+    return json.dumps(given | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("tag", "body"),
+    [
+        *(("ck", checkpoint_body(n=count)) for count in (33, 10**9, 10**15, -1)),
+        *(("ck", checkpoint_body(n=count, d=None)) for count in (33, 10**15, -1)),
+        ("ck", checkpoint_body(n=2, d=[0, 1, 2])),
+        ("ck", checkpoint_body(d=[10**30])),
+        *(("ck", checkpoint_body(**{name: 1 << 63})) for name in ("so", "pt", "it")),
+        ("ck", checkpoint_body(so=-(1 << 63) - 1)),
+        *(("ck", checkpoint_body(q=number)) for number in (-1, 1 << 31)),
+        ("ck", checkpoint_body(so=1e999)),
+        ("ack", checkpoint_body(ao=10**30)),
+        ("ack", checkpoint_body(ao=1, so=10**30)),
+        ("bAck", checkpoint_body(aol=[1, 10**30])),
+    ],
+)
+def test_numbers_that_no_broker_writes_are_refused(tag: str, body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_revive_record(with_body(tag, body), broker_name="me")
+
+
+def test_the_largest_numbers_are_read() -> None:
+    most = (1 << 63) - 1
+    body = checkpoint_body(n=32, d=[*range(32)], bm=-1, so=most, pt=most, it=most, rp=str(most))
+    found = read_revive_record(with_body("ck", body), broker_name="me")
+    assert isinstance(found, Checkpoint)
+    assert (found.is_done, found.start_offset, found.failed_count) == (True, most, most)
+    body = checkpoint_body(rp="1" * 5000)
+    found = read_revive_record(with_body("ck", body), broker_name="me")
+    assert isinstance(found, Checkpoint)
+    assert found.failed_count == 0

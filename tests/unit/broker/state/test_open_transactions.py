@@ -72,6 +72,40 @@ def test_open_runs() -> None:
     assert list(table.open_runs(9)) == [(2, 3), (5, 7)]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 64])
+def test_open_runs_of_a_bounded_length(count: int) -> None:
+    table = OpenTransactions(2, 0)
+    table.restore([3, 4, 9, 11], 0)
+    for end in range(2, 14):
+        found = list(table.open_runs(end, count_max=count))
+        assert all(first < last <= first + count for first, last in found)
+        opened = [one for first, last in table.open_runs(end) for one in range(first, last)]
+        assert [one for first, last in found for one in range(first, last)] == opened
+        assert len(found) == sum(
+            -(-(last - first) // count) for first, last in table.open_runs(end)
+        )
+
+
+def test_a_bounded_run_looks_no_further() -> None:
+    """A round of checks takes one after the other, of very many open transactions."""
+
+    class Closed(set[int]):
+        looks = 0
+
+        def __contains__(self, offset: object) -> bool:
+            self.looks += 1
+            return super().__contains__(offset)
+
+    table, end, offset, runs = OpenTransactions(), 100_000, 0, 0
+    table._closed = closed = Closed()
+    while offset < end:
+        first, offset = next(table.open_runs(end, offset, count_max=64))
+        assert first == 64 * runs
+        runs += 1
+    assert runs == -(-end // 64)
+    assert closed.looks <= end + runs
+
+
 @pytest.mark.parametrize("round_", range(20))
 def test_random_ends_and_copies(seed: int, round_: int) -> None:
     """Against lists; and what a restart restores from the cursors on is the same."""

@@ -119,3 +119,17 @@ def test_times_do_not_pile_up() -> None:
         clock.now_ms += 1
         pop(orders, n, at=clock.now_ms)
     assert len(orders._by_free) <= 1003
+
+
+def test_what_a_group_has_passed_blocks_nothing() -> None:
+    """It went on at another master, or before a crash; only its offset tells."""
+    orders, clock = table()
+    pop(orders, 10, 11, 12)
+    text = orders.to_text()
+    clock.now_ms += 1000
+    for reached, is_blocked in ((12, True), (13, False)):
+        again = OrderTable(clock)
+        again.restore(fastjson.parse(text))
+        again.forget_passed({QUEUE: reached}.__getitem__)
+        assert again.is_blocked(QUEUE) == is_blocked
+        assert again.is_changed != is_blocked

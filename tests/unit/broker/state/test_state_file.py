@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pymq.broker.state.state_file import StateFile
-from pymq.errors import StoreError
+from pymq.errors import LocalProtocolError, StoreError
 from pymq.store.state.sealed_file import SealedFile
 
 DEADLINE_S = 60.0
@@ -98,3 +98,35 @@ def test_what_only_the_backup_had_is_the_file_again_after_the_next_save(tmp_path
     again.load()
     asyncio.run(again.save())
     assert SealedFile(path).load(str) == '{"a":1}'  # nothing had changed
+
+
+def test_what_could_not_be_written_down_is_not_taken_for_saved(tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    def to_text() -> str:
+        if not texts:
+            raise LocalProtocolError("it has no JSON form")
+        return texts.pop()
+
+    async def work(executor: ThreadPoolExecutor) -> None:
+        path = tmp_path / "a.json"
+        file = StateFile(path, to_text=to_text, restore=lambda value: None, executor=executor)
+        file.changed()
+        for _ in range(2):
+            with pytest.raises(LocalProtocolError):
+                await file.save()
+        texts.append('{"n": 1}')
+        await file.save()
+        assert '"n": 1' in path.read_text()
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(work(executor))
+
+
+def test_a_file_that_is_nested_deeper_than_requests_is_read(tmp_path: Path) -> None:
+    """It was written when requests could be as deep."""
+    path = tmp_path / "a.json"
+    path.write_text("[" * 300 + "]" * 300)
+    found: list[object] = []
+    StateFile(path, to_text=str, restore=found.append, executor=THREAD).load()
+    assert found

@@ -134,6 +134,19 @@ def test_a_timer_log_that_is_gone_is_made_again_without_what_was_delivered(
     assert waits.bodies() == [b"b", b"a", b"c"]
 
 
+def test_a_timer_log_is_made_again_whatever_number_of_rounds_a_client_made_up(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    waits = Waits(tmp_path / "store", clock, segment_bytes=1 << 16)
+    rolls = "1" * 5000
+    waits.delay(b"a", 3000, f"TIMER_ROLL_TIMES\x01{rolls}\x02")
+    waits.deliver()
+    waits.stop()
+    shutil.rmtree(tmp_path / "store" / "timerlog")
+    waits = Waits(tmp_path / "store", clock, segment_bytes=1 << 16)
+    assert waits.deliver(4000) == [b"a"]
+
+
 def test_without_the_checkpoint_nothing_is_lost(
     tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.unit.broker.timers.waits import NOW_MS, Waits
-from tests.unit.store.stores import FakeClock
+from tests.unit.store.stores import FailingFiles, FakeClock
 
+from pymq.errors import DiskFull
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.store import checkpoint_now
 
@@ -29,6 +30,29 @@ def test_messages_for_another_round_stay_in_the_wheel(tmp_path: Path, clock: Fak
             seen[second] = new
     assert seen == {10: [b"9"], 21: [b"20"]}
     assert len(waits.records(TIMER_TOPIC)) == 4
+    assert waits.files.waiting_count == 0
+
+
+def test_a_full_disk_loses_no_message_for_another_round(tmp_path: Path, clock: FakeClock) -> None:
+    files = FailingFiles()
+    waits = Waits(
+        tmp_path / "store", clock, files=files, keeps_rounds=True, timer_roll_window_slots=6
+    )
+    waits.delay(b"9", 9000)
+    waits.delay(b"20", 20_000)
+    waits.deliver()
+    files.on_write = lambda path: 28 if path.parent.name == "timerlog" else 0
+    failures = 0
+    for _ in range(8):
+        try:
+            waits.deliver(1000)
+        except DiskFull:
+            failures += 1
+    assert failures
+    files.on_write = lambda path: 0
+    for _ in range(20):
+        waits.deliver(1000)
+    assert waits.bodies() == [b"9", b"20"]
     assert waits.files.waiting_count == 0
 
 

@@ -8,8 +8,10 @@ from tests.unit.broker.timers.waits import Waits
 from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, crashed_copy
 
 from pymq.errors import DiskFull
+from pymq.protocol.message import decode_properties
 from pymq.protocol.names import TIMER_TOPIC
-from pymq.protocol.record import NewRecord
+from pymq.protocol.parking import copy_of
+from pymq.protocol.record import NewRecord, Record
 
 
 def test_messages_that_the_log_has_lost_are_reported(
@@ -88,3 +90,47 @@ def test_log_lines_are_few(waits: Waits, caplog: pytest.LogCaptureFixture) -> No
     waits.delay(b"a", 3000)
     waits.deliver(3000)
     assert not [one for one in caplog.records if one.name.startswith("pymq.broker.timer")]
+
+
+def test_numbers_of_rounds_that_clients_make_up_hold_nothing_up(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    waits = Waits(tmp_path, clock, timer_roll_window_slots=6, segment_bytes=1 << 16)
+    made_up = {b"long": "1" * 5000, b"most": "9" * 9, b"other": "\u0663", b"few": "3"}
+    for body, rolls in made_up.items():
+        waits.delay(body, 9000, f"TIMER_ROLL_TIMES\x01{rolls}\x02")
+    waits.delay(b"good", 9000)
+    waits.delay(b"later", 15_000)
+    waits.deliver()
+    for _ in range(20):
+        waits.deliver(1000)
+    assert sorted(waits.bodies()) == sorted([*made_up, b"good", b"later"])
+    rolls = {
+        record.body: decode_properties(record.properties)["TIMER_ROLL_TIMES"]
+        for record in waits.records()
+    }
+    assert (rolls[b"long"], rolls[b"other"], rolls[b"few"]) == ("1", "1", "4")
+    waits.stop()
+    waits = Waits(tmp_path, clock, timer_roll_window_slots=6, segment_bytes=1 << 16)
+    waits.delay(b"last", 1000)
+    waits.deliver()
+    assert waits.deliver(2000)[-1] == b"last"
+
+
+def test_a_message_of_which_no_copy_can_be_made_is_said_and_holds_nothing_up(
+    waits: Waits, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(record: Record, topic: str, queue_id: int) -> NewRecord:
+        if record.body == b"bad":
+            raise ValueError("it cannot be")
+        return copy_of(record, topic, queue_id)
+
+    monkeypatch.setattr("pymq.broker.timers.delivery.copy_of", refusing)
+    waits.delay(b"good", 2000)
+    place = waits.delay(b"bad", 2000).physical_offset
+    waits.delay(b"later", 3000)
+    waits.deliver()
+    assert sorted(waits.deliver(2000)) == [b"good"]
+    assert sorted(waits.deliver(1000)) == [b"good", b"later"]
+    assert caplog.text.count("is not delivered: it cannot be") == 1
+    assert f"physical offset {place}" in caplog.text

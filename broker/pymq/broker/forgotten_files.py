@@ -1,0 +1,27 @@
+"""Files of a master's features that hold only while it stays one: a slave forgets them.
+
+* ``sinks.json`` counts the entries of the log that there was. A slave's log may lose its end, and
+  go on with what another master has written: what the file says would be taken for what stands
+  there. The next run as a master reads everything from the journal.
+* ``consumerOrderInfo.json`` says which queues are blocked by what was popped from them in order.
+  Groups go on at the other master, and topics and groups are deleted there.
+"""
+
+from pathlib import Path
+
+from pymq.store.state.sealed_file import SealedFile
+
+_FILES = ("sinks.json", "consumerOrderInfo.json")
+
+
+def forget_files(root: Path) -> None:
+    """Have the next run as a master know nothing from them.
+
+    Args:
+        root: directory of the store.
+
+    Raises:
+        StoreError: they may still be there.
+    """
+    for name in _FILES:
+        SealedFile(root / "config" / name).remove()

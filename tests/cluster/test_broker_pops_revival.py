@@ -1,0 +1,104 @@
+"""What was popped and not acknowledged comes again, whatever stands in the way; else nothing."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from tests.cluster.broker_peer import Peer, create_topic, serve
+from tests.cluster.pops import LONG_MS, PopConsumer
+from tests.cluster.test_broker_pops_in_order import pop_again
+
+from pymq.broker.pop.revive_journal import FOREIGN_GRACE_MS
+from pymq.protocol.batch_body import encode_batch
+from pymq.protocol.bodies import ConsumerData, Subscription
+from pymq.protocol.codes import RequestCode, ResponseCode
+
+
+def test_a_tag_that_is_not_utf_8_comes_again_and_so_does_what_is_due_after_it(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "Bad", queues=1)
+        await create_topic(peer, "Good", queues=1)
+        properties = "TAGS\x01订单\x02UNIQ_KEY\x01a\x02".encode("gbk")
+        batch = encode_batch([(0, b"bad", properties)])
+        answer = await peer.send("Bad", batch, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+        assert answer.code == ResponseCode.SUCCESS
+        await peer.send("Good", b"good")
+        bad, good = PopConsumer(peer, "Bad"), PopConsumer(peer, "Good", "other")
+        # Due together, the bad one first.
+        assert [m.body for m in await bad.pop(invisibleTime=500)] == [b"bad"]
+        assert [m.body for m in await good.pop(invisibleTime=500)] == [b"good"]
+        (again,) = await pop_again(good)
+        assert again.body == b"good"
+        (again,) = await pop_again(bad)
+        assert again.body == b"bad"
+        assert properties.removesuffix(b"\x02") in again.record.properties
+
+    serve(tmp_path, check)
+
+
+def test_a_checkpoint_of_a_deleted_topic_is_not_open_again_after_a_restart(tmp_path: Path) -> None:
+    """Its messages would be looked for in the topic that has the name now."""
+
+    async def delete(peer: Peer) -> None:
+        await create_topic(peer, "U", queues=1)
+        await create_topic(peer, "T", queues=1)
+        for n in range(9):
+            await peer.send("U", b"%d" % n)
+        for n in range(3):
+            await peer.send("T", b"old %d" % n)
+        other, consumer = PopConsumer(peer, "U"), PopConsumer(peer)
+        # This one stays open, and the journal is needed from it on. There are eight revive queues.
+        assert len(await other.pop(maxMsgNums=1, invisibleTime=LONG_MS)) == 1
+        for _ in range(7):
+            (message,) = await other.pop(maxMsgNums=1)
+            assert (await other.ack(message)).code == ResponseCode.SUCCESS
+        assert len(await consumer.pop(invisibleTime=500)) == 3
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        await create_topic(peer, "T", queues=1)
+        for n in range(3):
+            await peer.send("T", b"new %d" % n)
+        for message in await consumer.pop():
+            assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
+
+    async def pop(peer: Peer) -> None:
+        consumer = PopConsumer(peer)
+        await peer.send("T", b"another")
+        # It is due after the old ones, if these are open.
+        (message,) = await consumer.pop(invisibleTime=FOREIGN_GRACE_MS + 1000)
+        assert message.body == b"another"
+        found = await pop_again(consumer)
+        assert [m.body for m in found] == [b"another"]
+        assert await consumer.pop() == []
+
+    serve(tmp_path, delete)
+    serve(tmp_path, pop)
+
+
+def test_messages_of_a_group_that_a_crash_has_made_unknown_wait_for_it(tmp_path: Path) -> None:
+    """A heartbeat creates it, and nobody waits until it is saved; nor until a slave knows it."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    member = ConsumerData(group="g", subscriptions=[Subscription(topic="T")])
+
+    async def pop(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await peer.send("T", b"x")
+        await peer.heartbeat("c", member)
+        assert len(await PopConsumer(peer).pop(invisibleTime=500)) == 1
+        shutil.copytree(before, after)
+        for file in (after / "config").glob("subscriptionGroup.json*"):
+            file.unlink()
+
+    async def come_back(peer: Peer) -> None:
+        other = PopConsumer(peer, group="other")
+        # It is due after the first one.
+        assert len(await other.pop(invisibleTime=FOREIGN_GRACE_MS + 1000)) == 1
+        await pop_again(other)
+        await peer.heartbeat("c", member)
+        async with asyncio.timeout(60):
+            (again,) = await pop_again(PopConsumer(peer))
+        assert (again.body, again.record.reconsume_times) == (b"x", 1)
+
+    serve(before, pop)
+    serve(after, come_back)
