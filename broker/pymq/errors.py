@@ -221,7 +221,8 @@ class RouteNotFound(PymqError):
     """No name server knows a usable broker for the topic."""
 
     retriable = True
-    #: True: all name servers were asked, and none of them knows the topic.
+    #: True: all name servers were asked, and none of them knows the topic. Of a send: and they
+    #: know brokers, none of which creates it.
     is_certain = False
 
 

@@ -10,12 +10,12 @@ end may be of any language. Names are those of OpenTelemetry's conventions for m
 """
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pymq import extras
+from pymq.client.consuming.handler import is_async
 from pymq.client.sending.hooks import SendHook, SendOutcome
 from pymq.protocol.message import Message, ReceivedMessage
 
@@ -131,12 +131,12 @@ def traced(
         ) as span:
             yield span
 
-    if inspect.iscoroutinefunction(handler):
+    if is_async(handler):
 
         @functools.wraps(handler)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             with processing(args[0]):
-                return await handler(*args, **kwargs)
+                return await cast(Any, handler)(*args, **kwargs)
 
         return cast(Callable[_P, _R], run_async)
 

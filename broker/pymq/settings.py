@@ -66,9 +66,12 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
         line = natural.lstrip(_BLANKS)
         if not line or line[0] in "#!" or line == "\\":  # a lone backslash continues nothing
             continue
-        while _is_continued(line):
+        pieces = [line]
+        while _is_continued(pieces[-1]):
             _, following = next(lines, (0, ""))
-            line = line[:-1] + following.lstrip(_BLANKS)
+            pieces[-1] = pieces[-1][:-1]
+            pieces.append(following.lstrip(_BLANKS))
+        line = "".join(pieces)
         key = _KEY.match(line)
         assert key is not None  # it matches the empty string, too
         try:
@@ -79,6 +82,7 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
 
 
 def _is_continued(line: str) -> bool:
+    # Also of a line that goes on another one, which is left with an even number of them.
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

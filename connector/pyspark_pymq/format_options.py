@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pymq.errors import ConfigurationError, LocalProtocolError
-from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
+from pymq.protocol.names import check_topic, is_retry_topic, takes_no_sends
 from pyspark_pymq.values.formats import NAMES, avro_text, struct_of_text
 
 #: What becomes of bad records.
@@ -52,7 +52,7 @@ def check_target(topic: str) -> None:
         check_topic(topic)
     except LocalProtocolError as error:
         raise ConfigurationError(str(error)) from error
-    if topic in NO_SEND_TOPICS or is_retry_topic(topic):
+    if takes_no_sends(topic) or is_retry_topic(topic):
         raise ConfigurationError(f"topic {topic} is the broker's own: batches cannot be sent to it")
 
 

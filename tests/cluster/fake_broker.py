@@ -1,5 +1,7 @@
 """A name server and a broker in one, whose answers a test chooses."""
 
+from typing import Self
+
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from pymq.protocol.codes import RequestCode
@@ -20,7 +22,7 @@ class FakeBroker:
         self.sent: list[Command] = []
         self.server = Server(ServerConfig(), self.on_commands, lambda connection: None)
 
-    async def __aenter__(self) -> "FakeBroker":
+    async def __aenter__(self) -> Self:
         await self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
         return self

@@ -331,6 +331,17 @@ def test_messages_are_found_by_id_key_place_and_time(
         admin.messages.by_offset(queue, 40)
     with pytest.raises(MessageNotFound):
         admin.messages.by_unique_id("found", "nobody's")
+    wrong: Any = "x"
+    nothing: Any = None
+    for name, call in (
+        ("begin", lambda: admin.messages.by_time("found", wrong)),
+        ("end", lambda: admin.messages.by_time("found", began, wrong)),
+        ("count_max", lambda: admin.messages.by_key("found", "k3", count_max=wrong)),
+        ("count_max", lambda: admin.messages.by_key("found", "k3", count_max=65)),
+        ("message_id", lambda: admin.messages.by_id(nothing)),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{name}="):
+            call()
 
 
 def test_brokers_and_the_cluster(cluster: Cluster, admin: blocking.Admin) -> None:

@@ -1,12 +1,19 @@
 """Rebalancing by the broker: who is told to read what, and how."""
 
+import asyncio
 import json
+import logging
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cluster.broker_peer import Peer, connect, create_topic, serve
+from tests.cluster.played import PlayedNameServer, route_to
+from tests.cluster.running import run
 
-from pymq.protocol.bodies import ConsumerData, Subscription
+from pymq.broker.topic_routes import AGAIN_S, ASKING_COUNT_MAX, FRESH_S, TopicRoutes
+from pymq.protocol.bodies import ConsumerData, MessageQueue, Subscription
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 
@@ -94,3 +101,97 @@ def test_modes_that_cannot_be_set(tmp_path: Path) -> None:
                 assert (await peer.ask(request, body)).code == ResponseCode.SYSTEM_ERROR
 
     serve(tmp_path, check)
+
+
+class Table:
+    """Plays the table of our topics: there is none."""
+
+    def find(self, topic: str) -> None:
+        return None
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def routes_of(*name_servers: str) -> tuple[TopicRoutes, Clock]:
+    table: Any = Table()
+    clock: Any = Clock()
+    return TopicRoutes("broker-a", name_servers, table, clock), clock
+
+
+async def ask_often(routes: TopicRoutes, topic: str) -> list[Any]:
+    return await asyncio.gather(*(routes.queues(topic) for _ in range(1000)))
+
+
+def test_a_topic_that_is_unknown_is_asked_for_a_few_times_however_many_want_it() -> None:
+    with PlayedNameServer() as server:
+
+        async def test() -> None:
+            routes, clock = routes_of(server.address)
+            assert await ask_often(routes, "nope") == [None] * 1000
+            asked = server.accepted
+            assert asked <= ASKING_COUNT_MAX
+            server.routes["nope"] = route_to("127.0.0.1:1", queue_count=2)
+            assert await routes.queues("nope") is None and server.accepted == asked
+            clock.now_s += AGAIN_S  # it may be created at any time
+            assert await routes.queues("nope") == [
+                MessageQueue("nope", "broker-a", 0),
+                MessageQueue("nope", "broker-a", 1),
+            ]
+
+        run(test())
+
+
+def test_many_topics_are_asked_for_a_few_at_a_time() -> None:
+    with PlayedNameServer() as server:
+        answer, at_a_time, most = server.answer, 0, 0
+
+        def counted(request: Command) -> Command | None:
+            nonlocal at_a_time, most
+            at_a_time += 1
+            most = max(most, at_a_time)
+            time.sleep(0.005)
+            at_a_time -= 1
+            return answer(request)
+
+        server.answer = counted
+
+        async def test() -> None:
+            routes, _ = routes_of(server.address)
+            await asyncio.gather(*(routes.queues(f"t{number}") for number in range(100)))
+
+        run(test())
+        assert server.accepted == 100 and most <= ASKING_COUNT_MAX
+
+
+def test_name_servers_that_do_not_answer_are_said_once_and_left_alone_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with PlayedNameServer({"T": route_to("127.0.0.1:1")}) as server:
+
+        async def test() -> None:
+            routes, clock = routes_of(server.address)
+            queues = await routes.queues("T")
+            assert queues == [MessageQueue("T", "broker-a", 0)]
+            server.refusal = ResponseCode.SYSTEM_ERROR
+            clock.now_s += FRESH_S
+            for _ in range(3):
+                asked = server.accepted
+                assert await ask_often(routes, "T") == [queues] * 1000
+                assert await routes.queues("U") is None
+                assert 0 < server.accepted - asked <= ASKING_COUNT_MAX
+                clock.now_s += AGAIN_S
+            server.refusal = None
+            assert await routes.queues("T") == queues
+
+        with caplog.at_level(logging.INFO):
+            run(test())
+    levels = [one.levelname for one in caplog.records if "name server tells" in one.getMessage()]
+    assert levels == ["WARNING"]
+    assert any("tell routes again" in one for one in caplog.messages)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
+from tests.cluster.pops import PopConsumer
 
-from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Subscription
+from pymq.filter.sql92 import EXPRESSION_LENGTH_MAX
+from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Heartbeat, Subscription
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.record import record_properties
@@ -122,6 +124,64 @@ def test_a_pull_whose_filter_cannot_be_is_refused(
         assert re.search(remark, str(answer.remark))
 
     serve(tmp_path, check, property_filter=enabled)
+
+
+@pytest.mark.parametrize("size", [EXPRESSION_LENGTH_MAX + 1, 1 << 20])
+@pytest.mark.parametrize(
+    ("kind", "expression"), [("TAG", "tag||"), ("SQL92", "a = 1 OR "), ("TAG", "x")]
+)
+def test_an_expression_that_is_too_long_is_refused_wherever_it_comes_from(
+    tmp_path: Path, size: int, kind: str, expression: str
+) -> None:
+    long = (expression * size)[:size]
+
+    async def check(peer: Peer) -> None:
+        await send_numbers(peer, 1)
+        wanted = Subscription(topic="T", expression=long, expression_type=kind, version=1)
+        config = ClientConfigCheck(client_id="c", group="g", subscription=wanted)
+        heartbeat = Heartbeat(
+            client_id="c", consumers=[ConsumerData(group="g", subscriptions=[wanted])]
+        )
+        pop = PopConsumer(peer)
+        for answer in [
+            await peer.pull("T", 0, expressionType=kind, subscription=long),
+            await pop.ask(expType=kind, exp=long),
+            await peer.ask(RequestCode.CHECK_CLIENT_CONFIG, config.encode()),
+            await peer.ask(RequestCode.HEART_BEAT, heartbeat.encode()),
+        ]:
+            assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED, answer
+        members = await peer.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+        assert members.code == ResponseCode.SYSTEM_ERROR  # there is none
+
+    serve(tmp_path, check, property_filter=True)
+
+
+def test_a_heartbeat_with_more_codes_than_an_expression_can_have_is_refused(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        await send_numbers(peer, 1)
+        wanted = Subscription(topic="T", expression="a", tag_codes=frozenset(range(1 << 15)))
+        heartbeat = Heartbeat(
+            client_id="c", consumers=[ConsumerData(group="g", subscriptions=[wanted])]
+        )
+        answer = await peer.ask(RequestCode.HEART_BEAT, heartbeat.encode())
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED, answer
+
+    serve(tmp_path, check)
+
+
+def test_many_tags_are_found(tmp_path: Path) -> None:
+    """They are remembered elsewhere than the usual few."""
+    tags = "||".join(["odd", *(f"tag{number}" for number in range(5000))])
+
+    async def check(peer: Peer) -> None:
+        await send_numbers(peer, *range(10))
+        for _ in range(2):
+            answer = await peer.pull("T", 0, subscription=tags)
+            assert bodies(answer) == [*range(1, 10, 2)]
+
+    serve(tmp_path, check)
 
 
 # ------------------------------------------------------------------------ subscriptions of groups

@@ -19,8 +19,11 @@ from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import HeaderForm
 from pymq.protocol.message import decode_properties
+from pymq.protocol.names import revive_topic
 from pymq.protocol.record import NewRecord, parse_offset_message_id
 from pymq.store import FlushMode
+
+REVIVE_TOPIC = revive_topic("DefaultCluster")
 
 
 @pytest.mark.parametrize("form", list(HeaderForm))
@@ -142,19 +145,23 @@ def test_only_the_property_wait_lets_a_send_go_on_before_the_flush(
     """Nothing is flushed before the broker closes: a send that is answered did not wait for it."""
 
     async def check(peer: Peer) -> None:
-        async def never_done(flusher: Flusher) -> None:
-            await asyncio.Event().wait()
+        may_flush = asyncio.Event()
 
-        monkeypatch.setattr(Flusher, "flush", never_done)
+        async def later(flusher: Flusher) -> None:
+            await may_flush.wait()
+
+        monkeypatch.setattr(Flusher, "flush", later)
         answer = asyncio.ensure_future(peer.send("T", b"x", properties=properties))
         probe = await peer.send("T", b"y", properties="WAIT\x01false\x02")
         assert probe.code == ResponseCode.SUCCESS
-        if not waits:
+        if waits:
+            await asyncio.sleep(0.05)  # an answer would have come before that of the probe
+            assert not answer.done()
+            answer.cancel()
+        else:
             assert (await answer).code == ResponseCode.SUCCESS
-            return
-        await asyncio.sleep(0.05)  # an answer would have come before that of the probe
-        assert not answer.done()
-        answer.cancel()
+        monkeypatch.undo()
+        may_flush.set()
 
     serve(tmp_path, check, flush=FlushMode.SYNC)
 
@@ -167,6 +174,22 @@ def test_only_the_property_wait_lets_a_send_go_on_before_the_flush(
         ({"topic": ""}, ResponseCode.INVALID_PARAMETER, "blank"),
         ({"topic": "x" * 128}, ResponseCode.INVALID_PARAMETER, "longer than topic max length"),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
+        ({"topic": REVIVE_TOPIC}, ResponseCode.NO_PERMISSION, "forbidden"),
+        (
+            {"topic": REVIVE_TOPIC, "code": RequestCode.SEND_BATCH_MESSAGE, "batch": True},
+            ResponseCode.NO_PERMISSION,
+            "forbidden",
+        ),
+        (
+            {"topic": REVIVE_TOPIC, "properties": "TRAN_MSG\x01true\x02PGROUP\x01g", "sys_flag": 4},
+            ResponseCode.NO_PERMISSION,
+            "forbidden",
+        ),
+        (
+            {"topic": REVIVE_TOPIC, "properties": "DELAY\x011"},
+            ResponseCode.NO_PERMISSION,
+            "forbidden",
+        ),
         ({"queue_id": 99}, ResponseCode.INVALID_PARAMETER, r"queueId\[99\]"),
         (
             {"topic": "New", "default_topic": "nothing"},

@@ -72,7 +72,7 @@ def test_send_and_consume(name_server: str, tmp_path: Path) -> None:
     assert one["properties"]["a"] == "b"
     binary = rows(pymq("consume", "mail", "--no-follow", "--tags", "B || C", *where))
     assert [row["bodyBase64"] for row in binary] == ["AP8K", "AP8K"]
-    bodies = pymq("consume", "mail", "--no-follow", "--tags", "A", "--body-only", *where)
+    bodies = pymq("consume", "mail", "--no-follow", "--tags", "A", "--body-only", *where[:2])
     assert bodies.stdout == "one\n"
     some = rows(pymq("consume", "mail", "--no-follow", "--count", "7", *where))
     assert len(some) == 7

@@ -15,7 +15,7 @@ from tests.cluster.scenarios import (
     wait_until,
 )
 
-from pymq import Network, blocking
+from pymq import Network, Producer, blocking
 from pymq.client.consuming.consumer import Consumer
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -146,3 +146,29 @@ def test_blocking(pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptu
                 producer.send(Message("T", b"second"), queue=queue)
     assert [one.name for one in tmp_path.iterdir()] == ["127.0.0.1@DEFAULT"], "as in Java"
 
+
+def test_what_fails_in_order_is_tried_again_in_its_place(
+    pymq_cluster: Cluster, tmp_path: Path
+) -> None:
+    """As in any group, and as Java's member does: nothing is dropped."""
+    got: list[bytes] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        got.append(message.body)
+        if message.body == b"rejected":
+            message.reject("because")
+        elif message.reconsume_times < 2:
+            raise ZeroDivisionError
+
+    async def test() -> None:
+        async with Producer(pymq_cluster.name_server) as producer:
+            for body in (b"fails", b"rejected", b"last"):
+                await producer.send(Message("T", body), sharding_key="k")
+        async with member(pymq_cluster, tmp_path, orderly=True, suspend_s=0.05) as one:
+            running = asyncio.ensure_future(one.run(handler))
+            await wait_until(lambda: len(got) == 7 and not one.backlog_count, "all")
+        await running
+
+    run(test())
+    assert got == 3 * [b"fails"] + [b"rejected"] + 3 * [b"last"]
+    assert [one.body for one in pymq_cluster.dead_letters("g")] == [b"rejected"]

@@ -306,3 +306,62 @@ def test_messages_of_others_are_understood(cluster: Cluster) -> None:
         assert (message.body, message.tags) == (b'{"n":2}', "a")
 
     with_broker(cluster, test)
+
+
+def test_what_was_pulled_and_has_no_handler_left_is_not_sent_back(cluster: Cluster) -> None:
+    """Neither with a try used up, nor as a dead letter: another member gets it."""
+    done: list[int] = []
+
+    async def test() -> None:
+        broker = RocketBroker(cluster.name_server, logger=None)
+        is_begun, may_end = asyncio.Event(), asyncio.Event()
+
+        @broker.subscriber(
+            "backlog", "leaving", from_where="earliest", max_workers=4, max_reconsume_times=0
+        )
+        async def work(body: int) -> None:
+            is_begun.set()
+            await may_end.wait()
+            done.append(body)
+
+        async with Producer(cluster.name_server, timeout_s=30) as producer:
+            for number in range(100):
+                await producer.send(Message("backlog", b"%d" % number))
+        await broker.start()
+        await is_begun.wait()
+        stopping = asyncio.ensure_future(broker.stop())
+        await asyncio.sleep(0.2)
+        may_end.set()
+        await stopping
+
+    run(test())
+    # Those that were on the way to a handler are the exception.
+    assert len(cluster.dead_letters("leaving")) <= 4
+    assert 1 <= len(done) <= 8
+    assert cluster.lag("leaving") >= 88
+
+
+def test_what_get_one_returned_is_handled_though_nothing_was_asked_for_after_it(
+    cluster: Cluster,
+) -> None:
+    got: list[bytes | None] = []
+
+    async def get_one(limit_s: float) -> None:
+        broker = RocketBroker(cluster.name_server, logger=None)
+        single = broker.subscriber("one", "single", from_where="earliest")
+        async with broker:
+            await broker.start()
+            message = await single.get_one(timeout=limit_s)
+            got.append(None if message is None else message.body)
+
+    async def test() -> None:
+        async with Producer(cluster.name_server) as producer:
+            await producer.send(Message("one", b"first"))
+        await get_one(60)
+        await get_one(1)
+        async with Producer(cluster.name_server) as producer:
+            await producer.send(Message("one", b"second"))
+        await get_one(60)
+
+    run(test())
+    assert got == [b"first", None, b"second"]

@@ -1,5 +1,7 @@
 """The Kombu transport, and a Celery worker on it; a worker and a broker are killed."""
 
+import contextlib
+import math
 import os
 import signal
 import socket
@@ -16,9 +18,11 @@ import pytest
 pytest.importorskip("kombu")
 
 import kombu
+from kombu.exceptions import ChannelError
 
 import pymq.integrations.kombu
 from pymq import Network, blocking
+from pymq.errors import ConfigurationError, PymqError
 from pymq.testing import Cluster
 
 LIMIT_S = 120.0
@@ -137,7 +141,7 @@ def test_a_broker_that_does_not_answer_does_not_stop_the_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queues are new, and one of two brokers is silent; when it answers it has them, too."""
-    monkeypatch.setattr(pymq.integrations.kombu, "CREATE_AGAIN_S", 0.0)
+    monkeypatch.setattr(pymq.integrations.kombu_clients, "CREATE_AGAIN_S", 0.0)
     silent = cluster.broker("broker-b").delay(60)
     with connection(cluster, request_timeout=5) as conn:
         queue = conn.SimpleQueue("new")
@@ -328,3 +332,54 @@ def test_a_celery_worker(
 
 def test_the_transport_is_known_by_its_name() -> None:
     assert kombu.Connection("pymq://h:1").get_transport_cls() is pymq.integrations.kombu.Transport
+
+
+def test_an_acknowledgement_that_fails_gives_its_place_free() -> None:
+    with Cluster(brokers=2) as cluster:
+        options = {"wait_time_seconds": 0.2, "visibility_timeout": 600}
+        with kombu.Connection(
+            f"pymq://{cluster.name_server}", transport_options=options
+        ) as connection:
+            queue = kombu.Queue("jobs", routing_key="jobs")
+            with connection.Producer() as producer:
+                for number in range(20):
+                    producer.publish(number, routing_key="jobs", declare=[queue])
+            held: list[kombu.Message] = []
+            with connection.Consumer(
+                queue, callbacks=[lambda body, message: held.append(message)], prefetch_count=1
+            ) as consumer:
+
+                def take() -> kombu.Message:
+                    deadline = time.monotonic() + 60
+                    while not held and time.monotonic() < deadline:
+                        with contextlib.suppress(TimeoutError):
+                            connection.drain_events(timeout=1)
+                    return held.pop()
+
+                message = take()
+                name = consumer.channel._taken[message.delivery_tag][0].broker_name
+                cluster.broker(name).kill()
+                with pytest.raises(PymqError):
+                    message.ack()
+                assert consumer.channel.qos.can_consume()
+                take().ack()
+
+
+def test_two_queues_are_not_one_topic(cluster: Cluster) -> None:
+    with connection(cluster) as conn:
+        with conn.SimpleQueue("orders.eu") as queue:
+            queue.put("kept")
+            with pytest.raises(ChannelError, match=r"orders-eu.*'orders\.eu'.*other name"):
+                conn.SimpleQueue("orders:eu")
+            assert queue.get(timeout=LIMIT_S).payload == "kept"
+        with conn.SimpleQueue("orders.eu") as again:  # the same one, of another channel
+            again.put("more")
+
+
+@pytest.mark.parametrize("seconds", [86_400, 0, -1, "soon", None, math.nan])
+def test_a_time_that_no_broker_takes(seconds: object) -> None:
+    conn = kombu.Connection(
+        "pymq://127.0.0.1:1", transport_options={"visibility_timeout": seconds}
+    )
+    with pytest.raises(ConfigurationError, match=f"visibility_timeout={seconds!r}: expected sec"):
+        conn.connect()

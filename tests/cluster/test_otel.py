@@ -123,6 +123,23 @@ def test_a_message_without_a_trace_begins_one(pymq_cluster: Cluster, spans: Span
     assert processed.parent is None
 
 
+def test_an_object_that_is_called_like_a_coroutine_function(
+    pymq_cluster: Cluster, spans: Spans
+) -> None:
+    class Handler:
+        async def __call__(self, given: ReceivedMessage) -> None:
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        producer.send(Message("T", b"x"))
+    (message,) = pymq_cluster.messages("T")
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(traced(Handler(), group="g", provider=spans.provider)(message))
+    (processed,) = spans.named("process T")
+    assert processed.status.status_code is StatusCode.ERROR
+
+
 def test_the_snippet_of_the_documentation(pymq_cluster: Cluster, tmp_path: Path) -> None:
     (block,) = blocks("docs/opentelemetry.md")
     # It runs until nothing comes for so long; a busy machine may need that for the first message.

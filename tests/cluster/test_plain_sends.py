@@ -14,8 +14,10 @@ from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.broker.plain_sends import PlainSendStore
 from pymq.net.dispatcher import RequestRun
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder
+from pymq.protocol.names import revive_topic
 from pymq.protocol.plain_sends import PlainSends
 from pymq.protocol.record import decode_records
 from pymq.protocol.unique_keys import UniqueKeys
@@ -184,3 +186,14 @@ def test_runs_of_sends_and_single_sends_have_the_same_outcome(
     assert together[1].keys() == one_by_one[1].keys()
     for queue, stored in one_by_one[1].items():
         assert together[1][queue] == stored, queue
+
+
+def test_a_run_of_sends_to_a_topic_of_the_broker_is_refused(tmp_path: Path) -> None:
+    topic = revive_topic("DefaultCluster")
+    properties = "UNIQ_KEY\x01a\x02WAIT\x01true\x02"
+    data = b"".join(frame(n, b"x", b=topic, e="0", i=properties) for n in range(100))
+    data += frame(100, b"x", b="T", e="0", i=properties)
+    answers, stored = asyncio.run(outcome(tmp_path, data, [], 101))
+    assert answers.pop(100)[0] == ResponseCode.SUCCESS
+    assert {code for code, _, _ in answers.values()} == {ResponseCode.NO_PERMISSION}
+    assert [*stored] == [("T", 0)]

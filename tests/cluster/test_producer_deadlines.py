@@ -360,6 +360,35 @@ def test_a_producer_left_open_says_what_it_lost(
     assert re.search(text, done.stderr), done.stderr
 
 
+LEFT_GATHERED = """
+import asyncio, sys
+from pymq import Batcher, Message, Producer
+
+async def main():
+    producer = await Producer(sys.argv[1]).start()
+    await producer.send(Message("T", b"x"))
+    async with Batcher(producer) as batcher:
+        await batcher.send(Message("T", b"x"))
+    key = sys.argv[2] or None
+    batcher = Batcher(producer, linger_s=600)
+    for _ in range(200):
+        batcher.send_nowait(Message("T", b"lost"), sharding_key=key)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_one_left_open_says_what_its_batchers_lost(pymq_cluster: Cluster, key: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_GATHERED, pymq_cluster.name_server, key],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S,
+    )
+    assert "200 messages of its Batcher had no receipt" in done.stderr, done.stderr
+
+
 def test_one_that_is_closed_says_nothing(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
@@ -11,15 +12,43 @@ from tests.cluster.running import run
 
 from pymq.client.sending.producer import Producer
 from pymq.errors import (
+    BrokerSystemError,
     ConnectionFailed,
     LocalProtocolError,
     MessageIllegal,
+    PymqError,
     RequestTimeout,
     RouteNotFound,
     SystemBusy,
 )
+from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message
+
+#: For what succeeds, however busy the machine.
+LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
+
+
+class NotReady(FakeBroker):
+    """Is not ready at first: as a name server it refuses, as a broker it leaves at heartbeats.
+
+    ``refusals``, ``farewells``: how often.
+    """
+
+    refusals = 0
+    farewells = 0
+
+    def on_command(self, connection: ServerConnection, command: Command) -> None:
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and self.refusals:
+            self.refusals -= 1
+            connection.respond(command, command.reply(1, "name server not ready"))
+        elif command.code == RequestCode.HEART_BEAT and self.farewells:
+            self.farewells -= 1
+            connection.abort()
+        else:
+            super().on_command(connection, command)
 
 
 @contextmanager
@@ -170,6 +199,41 @@ def test_a_message_bound_to_a_queue_is_repeated_only_if_it_was_surely_not_stored
                     Message("T", b"x"), queue=MessageQueue("T", "other", 0), deadline_s=0.3
                 )
             assert caught.value.outcome_known
+
+    run(test())
+
+
+@pytest.mark.parametrize("placed", [False, True], ids=["free", "placed"])
+def test_a_broker_that_does_not_say_its_version_got_no_message(placed: bool) -> None:
+    async def test() -> None:
+        async with NotReady() as broker, Producer(broker.address, **LIMITS) as producer:
+            queue = (await producer.queues("T"))[0] if placed else None
+            message = Message("T", b"x", delay_s=5)
+            broker.farewells = 10_000
+            with pytest.raises(PymqError) as failed:
+                await producer.send(message, queue=queue, deadline_s=0.5)
+            assert failed.value.outcome_known and not broker.sent
+            broker.farewells = 3
+            assert (await producer.send(message, queue=queue)).message_id
+            assert len(broker.sent) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_name_server_that_refuses_got_no_message(key: str | None) -> None:
+    async def test() -> None:
+        async with NotReady() as broker, Producer(broker.address, **LIMITS) as producer:
+            broker.refusals = 10_000
+            with pytest.raises(BrokerSystemError, match="not ready") as refused:
+                await producer.queues("T")
+            assert refused.value.outcome_known
+            with pytest.raises(PymqError) as failed:
+                await producer.send(Message("T", b"x"), sharding_key=key, deadline_s=0.5)
+            assert failed.value.outcome_known
+            broker.refusals = 5
+            assert (await producer.send(Message("T", b"x"), sharding_key=key)).message_id
+            assert len(broker.sent) == 1
 
     run(test())
 

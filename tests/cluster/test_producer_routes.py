@@ -1,13 +1,17 @@
 """A producer whose name servers or brokers are away, silent or wrong."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.played import closed_address
 from tests.cluster.running import run
+from tests.cluster.scenarios import create_topic
 
 from pymq.client.consuming.consumer import Consumer
+from pymq.client.operations import SendStatus
+from pymq.client.sending.batcher import Batcher
 from pymq.client.sending.producer import Producer
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
@@ -246,3 +250,79 @@ def test_a_master_that_has_become_a_slave_is_left_for_the_new_one(retries: int) 
                         await asyncio.sleep(0.02)
 
     run(test())
+
+
+WAYS = ("send", "send_batch", "send_columns", "a batcher", "a batcher with keys")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_first_send_waits_for_the_only_broker_of_its_topic(way: str) -> None:
+    async def send(producer: Producer) -> object:
+        message = Message("orders", b"x")
+        if way == "send":
+            return await producer.send(message)
+        if way == "send_batch":
+            return await producer.send_batch([message])
+        if way == "send_columns":
+            pytest.importorskip("pyarrow")
+            return await producer.send_columns({"body": [b"x"]}, topic="orders")
+        async with Batcher(producer) as batcher:
+            return await batcher.send(message, sharding_key="k" if "keys" in way else None)
+
+    with Cluster() as cluster:
+        create_topic(cluster.name_server, "orders")
+        cluster.broker().stop()
+
+        async def test() -> None:
+            async with Producer(cluster.name_server, timeout_s=60, deadline_s=60) as producer:
+                sending = asyncio.create_task(send(producer))
+                await asyncio.wait([sending], timeout=0.5)
+                assert not sending.done(), sending.exception()
+                await asyncio.to_thread(cluster.broker().start)
+                await sending
+
+        run(test())
+        assert len(cluster.messages("orders")) == 1
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_a_topic_that_no_broker_creates_is_refused_at_once(is_placed: bool) -> None:
+    with Cluster(broker={"auto_create_topic": False}) as cluster:
+
+        async def test() -> None:
+            # Longer than the test may take.
+            async with Producer(cluster.name_server, deadline_s=3_000.0) as producer:
+                key = "k" if is_placed else None
+                for send in (producer.send, Batcher(producer).send):
+                    with pytest.raises(RouteNotFound, match="'nowhere'"):
+                        await send(Message("nowhere", b"x"), sharding_key=key)
+
+        run(test())
+        with BlockingClient(cluster.name_server) as client, pytest.raises(RouteNotFound):
+            client.send(Message("nowhere", b"x"), deadline_s=3_000.0)
+
+
+def test_columns_to_a_topic_without_a_broker_fail_when_their_time_is_over() -> None:
+    pytest.importorskip("pyarrow")
+    with Cluster() as cluster:
+        create_topic(cluster.name_server, "orders")
+        cluster.broker().stop()
+
+        async def test() -> None:
+            async with Producer(cluster.name_server) as producer:
+                with pytest.raises(RouteNotFound, match="'orders'"):
+                    await producer.send_columns({"body": [b"x"]}, topic="orders", deadline_s=0.5)
+
+        run(test())
+
+
+def test_a_blocking_client_waits_for_the_only_broker_of_a_topic() -> None:
+    with Cluster() as cluster, ThreadPoolExecutor(1) as other:
+        create_topic(cluster.name_server, "orders")
+        cluster.broker().stop()
+        with BlockingClient(cluster.name_server, timeout_s=60.0) as client:
+            sending = other.submit(client.send, Message("orders", b"x"), deadline_s=60.0)
+            with pytest.raises(TimeoutError):
+                sending.result(0.5)
+            cluster.broker().start()
+            assert sending.result(120).status is SendStatus.OK

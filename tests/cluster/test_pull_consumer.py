@@ -368,6 +368,8 @@ def test_wrong_use_is_refused_with_a_reason(pymq_cluster: Cluster, topic: str) -
                     await consumer.poll(*arguments)  # type: ignore[arg-type]
             with pytest.raises(ConfigurationError, match="expected an offset"):
                 await consumer.seek(consumer.assignment[0], "end")
+            with pytest.raises(ConfigurationError, match="offsets=.*expected a mapping"):
+                await consumer.commit([consumer.assignment[0]])  # type: ignore[arg-type]
             with pytest.raises(ConfigurationError, match="several MessageQueue"):
                 consumer.pause(consumer.assignment[0])  # type: ignore[arg-type]
             polling = asyncio.ensure_future(consumer.poll(1, None))

@@ -21,6 +21,7 @@ from pymq import (
 from pymq.errors import (
     BrokerSystemError,
     ClientClosed,
+    ConnectionFailed,
     LocalProtocolError,
     RequestTimeout,
     RouteNotFound,
@@ -89,6 +90,22 @@ def test_a_request_that_cannot_be_sent_fails_at_once() -> None:
         run(test())
 
 
+def test_a_request_that_waited_for_a_name_server_in_vain_says_so() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with Producer(cluster.name_server, timeout_s=600) as producer:
+            fault = await asyncio.to_thread(cluster.namesrv.delay, 600)
+            try:
+                with pytest.raises(ConnectionFailed, match="no name server of") as failed:
+                    await producer.request(Message("Q", b"x"), deadline_s=0.5)
+                assert failed.value.outcome_known
+                assert producer.in_flight_count == 0
+            finally:
+                await asyncio.to_thread(fault.end)
+
+    with Cluster() as cluster:
+        run(test(cluster))
+
+
 def test_a_reply_to_someone_who_has_gone_says_so(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,3 +169,31 @@ def test_the_blocking_face(pymq_cluster: Cluster) -> None:
         assert request is not None
         producer.reply(request, b"y")
         assert reply.result(60).body == b"y"
+
+
+def test_a_broker_that_is_silent_does_not_take_the_time_of_requests_to_another() -> None:
+    async def test(cluster: Cluster) -> None:
+        producer = Producer(cluster.name_server, timeout_s=600, deadline_s=60)
+        consumer = Consumer(cluster.name_server, "g", from_where="earliest").subscribe("Q")
+        async with producer, asking(cluster) as answers, consumer:
+            for queue in await answers.queues("Q"):  # each broker makes the topic
+                await answers.send(Message("Q", b"first"), queue=queue)
+
+            async def handle(message: ReceivedMessage) -> None:
+                if message.body == b"?":
+                    await answers.reply(message, b"yes")
+
+            handling = asyncio.ensure_future(consumer.run(handle))
+            name, silent = cluster.broker_names
+            queue = next(one for one in await producer.queues("Q") if one.broker_name == name)
+            fault = await asyncio.to_thread(cluster.broker(silent).delay, 600)
+            try:
+                for _ in range(2):
+                    reply = await producer.request(Message("Q", b"?"), queue=queue)
+                    assert reply.body == b"yes"
+            finally:
+                await asyncio.to_thread(fault.end)
+            handling.cancel()
+
+    with Cluster(brokers=2) as cluster:
+        run(test(cluster))

@@ -11,7 +11,7 @@ from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.running import run
 from tests.cluster.scenarios import TIMEOUT_S, send_numbers, wait_until
 
-from pymq import ConfigurationError, Message, Producer
+from pymq import ConfigurationError, Message, Producer, blocking
 from pymq.client.consuming.consumer import Consumer
 from pymq.protocol.bodies import GroupConfig
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
@@ -231,6 +231,38 @@ def test_tries_without_limit(tries_max: float | None) -> None:
 
         run(test())
         assert (cluster.dead_letters("g") == []) is (tries_max is not None)
+
+
+@pytest.mark.parametrize("own, expected", [(None, [0, 1]), (0, [0]), (2, [0, 1, 2])])
+def test_the_setting_of_the_group_counts_unless_its_consumer_has_one(
+    own: int | None, expected: list[int]
+) -> None:
+    tries: list[int] = []
+
+    async def failing(message: ReceivedMessage) -> None:
+        tries.append(message.reconsume_times)
+        raise ValueError("not this one")
+
+    with Cluster(store_settings={"delay_levels_ms": (10,) * 18}) as cluster:
+        with blocking.Admin(cluster.name_server, timeout_s=TIMEOUT_S) as admin:
+            admin.groups.create(GroupConfig(group="g", retry_max_times=1))
+
+        async def test() -> None:
+            await send_numbers(cluster.name_server, "T", range(1))
+            consumer = Consumer(
+                *(cluster.name_server, "g"), from_where="earliest", max_reconsume_times=own
+            )
+            async with consumer.subscribe("T"):
+                running = asyncio.create_task(consumer.run(failing))
+                await wait_until(
+                    lambda: cluster.dead_letters("g") or len(tries) > len(expected),
+                    "it is given up",
+                )
+                running.cancel()
+
+        run(test())
+        assert tries == expected
+        assert len(cluster.dead_letters("g")) == 1
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, -math.inf, math.nan, 1 << 31])

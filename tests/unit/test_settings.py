@@ -38,6 +38,7 @@ TEXTS = [
     ("a=1,\\\n   2,\\\n\t3", {"a": "1,2,3"}),
     ("a=1\\\n# part of it", {"a": "1# part of it"}),
     ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+    ("a=1\\\n\\\n\\\\\\\n\\\\\nb=2", {"a": "1\\\\", "b": "2"}),
     ("a=1\\\n\nb=2", {"a": "1", "b": "2"}),
     ("\\\n# a comment\na=1", {"a": "1"}),
     ("a=1\\", {"a": "1"}),
@@ -54,6 +55,12 @@ TEXTS = [
 @pytest.mark.parametrize(("text", "expected"), TEXTS)
 def test_text_reads_as_in_java(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
+
+
+def test_a_line_may_be_continued_very_often() -> None:
+    """Were it copied each time, this would take minutes."""
+    text = "k=a\\\n" + "  b\\\\\\\n" * 1_000_000 + "c"
+    assert parse_properties(text) == {"k": "a" + "b\\" * 1_000_000 + "c"}
 
 
 @pytest.mark.parametrize("text", ["b=1\na=\\u12", "b=1\na=\\u12g4", "b=1\na=\\ud83d", "b=1\n\\u"])

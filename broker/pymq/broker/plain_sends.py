@@ -103,7 +103,7 @@ class PlainSendStore:
             and topic.perm & _WRITE != 0
             and config.is_writable
             and max(sends.queue_ids) < topic.write_queue_count
-            and header.topic not in names.NO_SEND_TOPICS
+            and not names.takes_no_sends(header.topic)
             and not header.topic.startswith(names.RETRY_PREFIX)
             and not header.sys_flag & ~_PLAIN_FLAGS
             and max(map(len, sends.bodies)) <= self._body_bytes_max

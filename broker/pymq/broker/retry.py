@@ -16,7 +16,7 @@ import random
 from pymq.broker.delays.parking import park_delayed
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
-from pymq.broker.state.topics import TopicTable
+from pymq.broker.state.topics import QUEUE_COUNT_MAX, TopicTable
 from pymq.errors import refusal
 from pymq.protocol import names
 from pymq.protocol.bodies import GroupConfig
@@ -137,7 +137,7 @@ class Retries:
             raise refusal(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic}] sending message is forbidden"
             )
-        return config, self._random.randrange(config.retry_queue_count)
+        return config, self._random.randrange(min(config.retry_queue_count, QUEUE_COUNT_MAX))
 
     def next_try(
         self,

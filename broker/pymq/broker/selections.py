@@ -14,12 +14,20 @@ from pymq.broker.state.filters import SQL92, TAG_TYPES, FilterTable
 from pymq.broker.state.message_filter import MessageFilter
 from pymq.errors import LocalProtocolError, refusal
 from pymq.filter.evaluate import SqlFilter, find_sql92
+from pymq.filter.sql92 import EXPRESSION_LENGTH_MAX
 from pymq.protocol import names
 from pymq.protocol.bodies import GroupConfig, Subscription
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
 from pymq.protocol.message import RETRY_TOPIC, find_property
 from pymq.store import EVERYTHING, BitMapTest, Matches, Selection, Verdicts
+
+#: No expression has more tags: each takes a character and what joins it to the next one.
+_CODE_COUNT_MAX = EXPRESSION_LENGTH_MAX // 3
+#: Expressions up to this size, and so many codes, are what consumers usually have: many are
+#: remembered, of larger ones a few.
+_USUAL_LENGTH, _USUAL_COUNT = 1024, 128
+_REMEMBERED_COUNT, _REMEMBERED_LARGE_COUNT = 1024, 16
 
 
 class Selections:
@@ -30,12 +38,23 @@ class Selections:
         self._clients = clients
         self._filters = filters
 
+    def check_size(self, subscription: Subscription) -> None:
+        """Check what a heartbeat subscribes to: it is kept, whether it parses or not.
+
+        Raises:
+            BrokerError: it is too long.
+        """
+        _check_length(subscription.topic, subscription.expression)
+        if len(subscription.tag_codes) > _CODE_COUNT_MAX:
+            raise _too_long(subscription.topic, f"{len(subscription.tag_codes)} codes of tags")
+
     def check(self, subscription: Subscription) -> None:
         """Check a filter before its consumer starts.
 
         Raises:
-            BrokerError: it does not parse, or filters of its kind are not supported.
+            BrokerError: it is too long or does not parse, or filters of its kind are not supported.
         """
+        self.check_size(subscription)
         kind = subscription.expression_type
         if kind in TAG_TYPES:
             return
@@ -59,9 +78,12 @@ class Selections:
             is_allowed: whether SQL92 is supported here whatever the settings say.
 
         Raises:
-            BrokerError: it does not parse, or filters of its kind are not supported. (RocketMQ
-                ignores an SQL92 expression that does not parse, and hands out all messages.)
+            BrokerError: it is too long or does not parse, or filters of its kind are not supported.
+                (RocketMQ ignores an SQL92 expression that does not parse, and hands out all
+                messages.)
         """
+        if expression is not None:
+            _check_length(topic, expression)
         if (kind or "") in TAG_TYPES:
             return _of_tags(topic, expression)
         if kind == SQL92 and expression:
@@ -164,8 +186,13 @@ def _matcher(compiled: SqlFilter) -> MessageFilter:
     return MessageFilter(compiled)
 
 
-@functools.lru_cache(1024)
 def _of_tags(topic: str, expression: str | None) -> Selection:
+    if expression is None or len(expression) <= _USUAL_LENGTH:
+        return _of_usual_tags(topic, expression)
+    return _of_many_tags(topic, expression)
+
+
+def _parsed(topic: str, expression: str | None) -> Selection:
     try:
         subscription = Subscription.of_tags(topic, expression, 0)
     except LocalProtocolError as error:
@@ -173,9 +200,31 @@ def _of_tags(topic: str, expression: str | None) -> Selection:
     return _of_codes(subscription.tag_codes) if subscription.tag_codes else EVERYTHING
 
 
-@functools.lru_cache(1024)
 def _of_codes(codes: frozenset[int]) -> Selection:
+    return (_of_usual_codes if len(codes) <= _USUAL_COUNT else _of_many_codes)(codes)
+
+
+def _selected(codes: frozenset[int]) -> Selection:
     return Selection(tag_codes=np.array(sorted(codes), np.int64))
+
+
+_of_usual_tags = functools.lru_cache(_REMEMBERED_COUNT)(_parsed)
+_of_many_tags = functools.lru_cache(_REMEMBERED_LARGE_COUNT)(_parsed)
+_of_usual_codes = functools.lru_cache(_REMEMBERED_COUNT)(_selected)
+_of_many_codes = functools.lru_cache(_REMEMBERED_LARGE_COUNT)(_selected)
+
+
+def _check_length(topic: str, expression: str) -> None:
+    if len(expression) > EXPRESSION_LENGTH_MAX:
+        raise _too_long(topic, f"{len(expression)} characters")
+
+
+def _too_long(topic: str, what: str) -> Exception:
+    most = f"{EXPRESSION_LENGTH_MAX} characters, {_CODE_COUNT_MAX} codes"
+    return refusal(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        f"the subscription to {topic:.127} has {what}, at most {most}",
+    )
 
 
 def _not_parsed() -> Exception:

@@ -109,7 +109,12 @@ Format = Annotated[
     ),
 ]
 BodyOnly = Annotated[
-    bool, typer.Option("--body-only", help="Print the bodies unchanged, and nothing else.")
+    bool,
+    typer.Option(
+        "--body-only",
+        help="Print nothing but the bodies, unchanged, with a line feed after each; of binary "
+        "bodies -o json tells where they end.",
+    ),
 ]
 Cluster = Annotated[
     str | None, typer.Option("--cluster", help="Only on the brokers of this cluster.")

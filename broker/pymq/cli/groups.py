@@ -74,7 +74,12 @@ def create(
     shared: arguments.Shared,
     group: Name,
     retries: Annotated[
-        int, typer.Option("--retries", min=0, help="Tries before a message is a dead letter.")
+        int,
+        typer.Option(
+            "--retries",
+            min=0,
+            help="Tries after the first before a message is a dead letter.",
+        ),
     ] = 16,
     orderly: Annotated[bool, typer.Option("--orderly", help="Its members read in order.")] = False,
     cluster: arguments.Cluster = None,

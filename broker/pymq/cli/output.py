@@ -208,9 +208,14 @@ def message_printer(
     """Return a function that prints a message; ``named`` says what topics are called.
 
     Raises:
-        ConfigurationError: ``template`` is not a format string.
+        ConfigurationError: ``template`` is not a format string, or something else is wanted as
+            well as nothing but the bodies.
     """
     if body_only:
+        if form is Form.JSON or template is not None:
+            raise ConfigurationError(
+                "--body-only prints nothing but the bodies: leave it out, or -o json and --format"
+            )
         return _print_body
     if template is not None:
         show = _templated(template)

@@ -1,7 +1,19 @@
-"""Numbers that users give: of the right type and in range, or an error that names them."""
+"""Values that users give: of the right type and in range, or an error that names them."""
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    #: What ``moment_ms`` takes.
+    Moment: TypeAlias = datetime | np.datetime64
+else:  # numpy need not be installed
+    Moment = datetime
 
 #: Longest time that makes sense anywhere.
 SECONDS_MAX = 86_400
@@ -33,6 +45,42 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
     if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
         expected = f"{least}..{most}" if most is not None else f"a whole number, at least {least}"
         raise ConfigurationError(f"{name}={value!r:.80}: expected {expected}")
+
+
+def is_moment(value: object) -> bool:
+    """Is it a ``datetime`` or a ``numpy.datetime64``?"""
+    return isinstance(value, datetime) or _is_datetime64(value)
+
+
+def moment_ms(name: str, value: object) -> int:
+    """Return a moment in ms since 1970.
+
+    A datetime without a zone is local time, as everywhere in Python. A ``numpy.datetime64`` is
+    UTC, as columns have it.
+
+    Raises:
+        ConfigurationError: it is no moment, or one that has no such number.
+    """
+    try:
+        if isinstance(value, datetime):
+            return int(round(value.timestamp() * 1000, 3))  # 3: what the product rounded off
+        if _is_datetime64(value):
+            return round(_utc(value).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigurationError(f"{name}={value!r:.80}: {error}") from error
+    raise ConfigurationError(f"{name}={value!r:.80}: expected a datetime")
+
+
+def _is_datetime64(value: object) -> bool:
+    numpy = sys.modules.get("numpy")  # Who has a value of it has imported it.
+    return numpy is not None and isinstance(value, numpy.datetime64)
+
+
+def _utc(value: Any) -> datetime:
+    found = value.astype("datetime64[ms]").item()
+    if not isinstance(found, datetime):
+        raise ValueError("it is not a time, or outside of the years 1 to 9999")
+    return found.replace(tzinfo=UTC)
 
 
 def check_queue(value: object) -> None:

@@ -21,7 +21,7 @@ from pymq.protocol.controller import (
     ReplicaTable,
     decode_broker_names,
 )
-from pymq.settings import format_properties, parse_properties
+from pymq.settings import format_properties
 
 _log = logging.getLogger(__name__)
 
@@ -59,13 +59,7 @@ class AdministrationHandlers:
         return request.response(_OK, body=format_properties(self._settings.properties()).encode())
 
     def _update_config(self, request: Request) -> Command:
-        try:
-            text = str(request.body, "utf-8")
-        except UnicodeDecodeError as error:
-            raise refusal(
-                ResponseCode.SYSTEM_ERROR, f"the properties are not UTF-8: {error}"
-            ) from error
-        self._settings.change(parse_properties(text, source="request"))
+        self._settings.change(self._settings.read(request.body))
         return request.response(_OK)
 
     async def _sync_state_data(self, request: Request) -> Command:

@@ -33,7 +33,7 @@ from faststream.specification.schema import (
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.consuming.consumer import Consumer
 from pymq.client.pulling.pull_consumer import PullConsumer
-from pymq.errors import AlreadySettled, NotInHand
+from pymq.errors import AlreadySettled, CommitFailed, NotInHand
 from pymq.integrations.faststream_messages import (
     NOT_GIVEN,
     ReplyPublisher,
@@ -206,6 +206,9 @@ class RocketSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     async def stop(self) -> None:
         """Leave the group, once the handlers at work have finished."""
+        if self._consumer is not None:
+            # What comes from now on has no handler, and would count as failed.
+            self._consumer.pause()
         await super().stop()
         consumer, self._consumer = self._consumer, None
         puller, self._puller = self._puller, None
@@ -228,8 +231,12 @@ class RocketSubscriber(TasksMixin, SubscriberUsecase[Any]):
     async def get_one(self, *, timeout: float = 5.0) -> Any:
         """Return the next message; ``None``: none came in time. It counts as handled then."""
         assert not self.calls, "get_one() is for subscribers without handlers"
-        found = await (await self._pulling()).poll(1, timeout)
-        return await self._processed(found[0]) if found else None
+        puller = await self._pulling()
+        if not (found := await puller.poll(1, timeout)):
+            return None
+        with contextlib.suppress(CommitFailed):  # It is committed later, or comes again.
+            await puller.commit()
+        return await self._processed(found[0])
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         puller = await self._pulling()

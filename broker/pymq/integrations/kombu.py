@@ -8,11 +8,12 @@
 A queue of Kombu is a topic. All workers of a queue are one consumer group, whose messages are taken
 with POP (so brokers are of pymq, or RocketMQ 5): each is acknowledged by itself, and one that is
 not, because its worker has died, comes to another worker after ``visibility_timeout``. A task that
-takes longer comes again meanwhile, and so does one that waits for its ``eta`` in a worker.
+takes longer comes again meanwhile, and so does one that waits for its ``eta`` in a worker. What
+came more often than the group retries (``retry_max_times``, 16) is a dead letter of the group.
 
 ``broker_transport_options``:
 
-* ``visibility_timeout``: s; 1800 by default.
+* ``visibility_timeout``: s, less than 86,400; 1800 by default.
 * ``group``: the consumer group, ``kombu`` by default.
 * ``queue_count``: queues of topics that are created, on each broker; 4 by default.
 * ``topic_prefix``: in front of the names of queues; none by default.
@@ -21,22 +22,18 @@ takes longer comes again meanwhile, and so does one that waits for its ``eta`` i
 * ``request_timeout``: s that an answer may take; 3 by default.
 * ``network``: a ``pymq.Network``.
 
-Characters that names of topics cannot have become ``-``. Exchanges and bindings are known only to
+Characters that names of topics cannot have become ``-``; a second queue of a connection that would
+be the topic of another one is refused. Exchanges and bindings are known only to
 the process that declares them, as with other virtual transports. Fanout exchanges are refused, so
 Celery's workers have no remote control and no events; bind queues to a topic exchange with the
 routing key ``#`` instead. Messages have no priority.
 """
 
 import contextlib
-import math
-import re
-import time
-from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
-from pymq import blocking, extras
-from pymq.client.cluster.network import PLAIN
+from pymq import extras
 from pymq.errors import (
     BrokersFailed,
     ClientMisplaced,
@@ -55,140 +52,13 @@ from kombu.utils.encoding import bytes_to_str  # noqa: E402
 from kombu.utils.json import dumps, loads  # noqa: E402
 from kombu.utils.uuid import uuid  # noqa: E402
 
+from pymq.integrations.kombu_clients import Clients  # noqa: E402
+
 __all__ = ["Channel", "Transport"]
 
-#: As Kombu's other transports have it for brokers that hide messages.
-VISIBILITY_TIMEOUT_S = 1800
-GROUP = "kombu"
-QUEUE_COUNT = 4
-WAIT_S = 0.2
-TIMEOUT_S = 3.0
 PORT = 9876
-#: When brokers that did not answer are asked again to create topic and group.
-CREATE_AGAIN_S = 30.0
 #: A message that is put back is visible again after this: 0 is not a time brokers take.
 PUT_BACK_S = 1.0
-_ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
-
-
-class Clients:
-    """The clients of one connection of Kombu. For one thread at a time, as Kombu has it.
-
-    Args:
-        options: the transport's.
-        name_servers: of its URL.
-    """
-
-    def __init__(self, options: dict[str, Any], name_servers: str) -> None:
-        self._name_servers = options.get("name_servers", name_servers)
-        self._network = options.get("network", PLAIN)
-        self.group = str(options.get("group", GROUP))
-        self.visibility_timeout_s = float(options.get("visibility_timeout", VISIBILITY_TIMEOUT_S))
-        self.wait_s = float(options.get("wait_time_seconds", WAIT_S))
-        self._timeout_s = float(options.get("request_timeout", TIMEOUT_S))
-        self._queue_count = int(options.get("queue_count", QUEUE_COUNT))
-        self._prefix = str(options.get("topic_prefix", ""))
-        self._producer: blocking.Producer | None = None
-        self._admin: blocking.Admin | None = None
-        self._consumers: dict[str, blocking.SimpleConsumer] = {}
-        #: Topic -> until when nothing is to be done for it, monotonic.
-        self._known: dict[str, float] = {}
-        self._unfinished: set[str] = set()
-
-    def topic(self, queue: str) -> str:
-        """Return the topic that is a queue."""
-        return _ILLEGAL.sub("-", self._prefix + queue)
-
-    @property
-    def producer(self) -> blocking.Producer:
-        """Sends messages; opened when first used."""
-        if self._producer is None:
-            producer = blocking.Producer(
-                self._name_servers, timeout_s=self._timeout_s, network=self._network
-            )
-            self._producer = producer.start()
-        return self._producer
-
-    @property
-    def admin(self) -> blocking.Admin:
-        """Creates topics; opened when first used."""
-        if self._admin is None:
-            admin = blocking.Admin(
-                self._name_servers, timeout_s=self._timeout_s, network=self._network
-            )
-            self._admin = admin.start()
-        return self._admin
-
-    def consumer(self, topic: str) -> blocking.SimpleConsumer:
-        """Return what takes messages of a topic; opened when first used."""
-        if topic not in self._consumers:
-            consumer = blocking.SimpleConsumer(
-                self._name_servers,
-                self.group,
-                from_where="earliest",
-                timeout_s=self._timeout_s,
-                network=self._network,
-            )
-            self._consumers[topic] = consumer.subscribe(topic).start()
-        return self._consumers[topic]
-
-    def create(self, topic: str) -> None:
-        """Create a topic that is not there, and the group, where brokers answer.
-
-        Those that do not, while others do, are asked again from time to time.
-
-        Raises:
-            PymqError: that cannot be found out, or no broker does it.
-        """
-        if self._known.get(topic, -math.inf) > time.monotonic():
-            return
-        is_whole = self._create_topic(topic) and self._create_group()
-        self._known[topic] = math.inf if is_whole else time.monotonic() + CREATE_AGAIN_S
-
-    def _create_topic(self, topic: str) -> bool:
-        try:
-            self.admin.topics.route(topic)
-        except RouteNotFound:
-            self._unfinished.add(topic)
-        if topic in self._unfinished:
-            if not _done(lambda: self.admin.topics.create(topic, queue_count=self._queue_count)):
-                return False
-            self._unfinished.discard(topic)
-        return True
-
-    def _create_group(self) -> bool:
-        try:
-            names = set(self.admin.groups.names())
-        except BrokersFailed as error:
-            if not error.answers:
-                raise
-            return False  # Brokers create the group themselves when its first consumer comes.
-        return self.group in names or _done(lambda: self.admin.groups.create(self.group))
-
-    def close(self) -> None:
-        """Close what was opened. Idempotent."""
-        opened = [self._producer, self._admin, *self._consumers.values()]
-        self._producer = self._admin = None
-        self._consumers.clear()
-        for client in opened:
-            if client is not None:
-                with contextlib.suppress(PymqError):
-                    client.close()
-
-
-def _done(change: Callable[[], object]) -> bool:
-    """Change something on all brokers; return whether all have done it.
-
-    Raises:
-        PymqError: none has.
-    """
-    try:
-        change()
-    except BrokersFailed as error:
-        if not error.answers:
-            raise
-        return False
-    return True
 
 
 class QoS(virtual.QoS):
@@ -200,8 +70,10 @@ class QoS(virtual.QoS):
             self.channel.put_back(delivery_tag)
             super().ack(delivery_tag)
         else:  # As with other virtual transports: it is dropped.
-            self.channel.acknowledge(delivery_tag)
-            super().reject(delivery_tag)
+            try:
+                self.channel.acknowledge(delivery_tag)
+            finally:
+                super().reject(delivery_tag)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Have the messages that were not acknowledged handed out again, soon."""
@@ -234,8 +106,10 @@ class Channel(virtual.Channel):
         Raises:
             PymqError: its broker does not do it; it may come again.
         """
-        self.acknowledge(delivery_tag)
-        super().basic_ack(delivery_tag)
+        try:
+            self.acknowledge(delivery_tag)
+        finally:  # or it would keep one of the places that ``prefetch_count`` gives
+            super().basic_ack(delivery_tag)
 
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any

@@ -13,7 +13,6 @@ attributes; ``add_message_fields`` is a processor of structlog.
 
 import contextvars
 import functools
-import inspect
 import json
 import logging
 import time
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar, cast
 
+from pymq.client.consuming.handler import is_async
 from pymq.protocol.message import ReceivedMessage
 
 __all__ = ["JsonLines", "MessageFilter", "add_message_fields", "logged", "message_fields"]
@@ -59,7 +59,7 @@ def logged(
     Returns:
         A handler of the same kind, for ``Consumer.run``.
     """
-    if inspect.iscoroutinefunction(handler):
+    if is_async(handler):
 
         @functools.wraps(handler)
         async def wait(*args: _P.args, **kwargs: _P.kwargs) -> Any:

@@ -51,7 +51,7 @@ from pymq.protocol.headers.routes import (
 )
 from pymq.protocol.headers.topics import TopicRequest
 from pymq.protocol.registration_body import RegisterBrokerBody
-from pymq.settings import format_properties, parse_properties
+from pymq.settings import format_properties
 
 _log = logging.getLogger(__name__)
 
@@ -295,11 +295,7 @@ class Handlers:
         return request.response(_OK, body=format_properties(self._settings.properties()).encode())
 
     def _update_config(self, request: Request) -> Command:
-        try:
-            text = str(request.body, "utf-8")
-        except UnicodeDecodeError as error:
-            return request.response(_ERROR, f"the properties are not UTF-8: {error}")
-        self._settings.change(parse_properties(text, source="request"))
+        self._settings.change(self._settings.read(request.body))
         return request.response(_OK)
 
 

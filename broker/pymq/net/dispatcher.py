@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
 #: Most requests whose handlers wait at the same time.
 WAITING_COUNT_MAX = 10_000
+TURN_S = 0.02  # when the first requests of a turn took longer, the others wait for the next one
 #: Requests that waited less to be handled are not late for anything.
 LATE_S = 0.1
 _DRAIN_LOOK_S = 0.005
@@ -249,14 +250,17 @@ class Dispatcher:
         self._is_closed = False
 
     def on_commands(self, connection: ServerConnection, commands: Sequence[Incoming]) -> None:
-        """Handle commands that arrived together, in order."""
+        """Handle commands that arrived together, in order; after ``TURN_S`` in another turn."""
         handlers, guard, admission = self._handlers, self._guard, self._admission
         begun_s = perf_counter()
         if admission is not None:
             waited_s = monotonic() - connection.input_at
             if waited_s > LATE_S or admission.is_strained:
                 commands = self._admitted(connection, commands, admission, waited_s)
-        for command in commands:
+        for number, command in enumerate(commands):
+            is_long = number and perf_counter() - begun_s > TURN_S
+            if is_long and connection.postpone(commands[number:]):
+                return
             if not isinstance(command, Command):
                 self._on_run(connection, command, begun_s)
                 continue

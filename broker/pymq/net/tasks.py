@@ -25,6 +25,10 @@ class Tasks:
         """Does it start nothing any more?"""
         return self._closed
 
+    def owns(self, task: asyncio.Task[Any] | None) -> bool:
+        """Is this one of them, and does it run?"""
+        return task in self._running
+
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` until it returns; an exception that escapes it is logged."""
         assert not self._closed, f"{self._owner} is closed and starts no {name}"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
@@ -52,7 +52,8 @@ class Wire(asyncio.BufferedProtocol):
     the peer does not read, nothing more is read from it either: its requests cannot pile up
     answers.
 
-    Small frames are handled ``TURN_BYTES`` per turn; a frame larger than that is not split.
+    Small frames are handled ``TURN_BYTES`` per turn; a frame larger than that is not split. Whoever
+    handles them may leave some for another turn (``postpone``); what comes later waits for these.
     """
 
     #: Does this end keep reading while the peer does not read what we write?
@@ -77,7 +78,10 @@ class Wire(asyncio.BufferedProtocol):
         self._is_handling = False  # are commands being handled? What they send leaves afterwards
         self._paused = False
         self._is_held = False
-        # Input that waits for its turn; while there is any, _read_on is scheduled.
+        #: Commands that were left for another turn, and when the first of them was read.
+        self._left: list[Incoming] = []
+        self._left_at = 0.0
+        # Input that waits for its turn; while there is any of both, _read_on is scheduled.
         self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
         self._backlog_bytes = 0
         self._shared = buffers
@@ -116,7 +120,7 @@ class Wire(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by asyncio: return where to put the next input."""
         # A large frame that is complete would be handled at once.
-        room = None if self._backlog or self._is_held else self._decoder.room
+        room = None if self._is_waiting or self._is_held else self._decoder.room
         self._is_large = room is not None
         return self._inbox if room is None else room
 
@@ -129,8 +133,8 @@ class Wire(asyncio.BufferedProtocol):
         data = bytes(self._inbox[:nbytes])
         if not self._decoder.pending_bytes:
             self.frame_begun_at = now
-        if self._backlog or self._is_held:
-            self._postpone(data, now)
+        if self._is_waiting or self._is_held:
+            self._put_off(data, now)
         else:
             self._read(data)
 
@@ -139,7 +143,7 @@ class Wire(asyncio.BufferedProtocol):
         share = max(TURN_BYTES, self._decoder.missing_bytes)
         if len(data) > share:
             view = memoryview(data)
-            self._postpone(view[share:], self.input_at)
+            self._put_off(view[share:], self.input_at)
             data = view[:share]
         part = data if type(data) is bytes else bytes(data)
         return self._handle(lambda: self._decoder.feed(part))
@@ -157,21 +161,39 @@ class Wire(asyncio.BufferedProtocol):
         pending_bytes = self._decoder.pending_bytes
         if pending_bytes > UNFINISHED_BYTES_LEAST or self._unfinished_bytes:
             self._count_unfinished(pending_bytes)
-        if commands:
-            self.frame_begun_at = self.read_at
-            self._is_handling = True
-            try:
-                self.commands_received(commands)
-            except Exception:
-                # A bug. What it left undone is unknown; the peer sees the connection end.
-                _log.exception("%s: commands were not handled; connection closed", self.peer)
-                self._drop_backlog()
-                self.abort()
-                return False
-            finally:
-                self._is_handling = False
-            if self._outgoing and not self._flush_scheduled:
-                self._flush()
+        return self._hand_over(commands) if commands else True
+
+    def _hand_over(self, commands: list[Incoming]) -> bool:
+        """Have commands handled; False if that failed."""
+        self.frame_begun_at = self.read_at
+        self._is_handling = True
+        try:
+            self.commands_received(commands)
+        except Exception:
+            # A bug. What it left undone is unknown; the peer sees the connection end.
+            _log.exception("%s: commands were not handled; connection closed", self.peer)
+            self._drop_backlog()
+            self.abort()
+            return False
+        finally:
+            self._is_handling = False
+        if self._outgoing and not self._flush_scheduled:
+            self._flush()
+        return True
+
+    def postpone(self, commands: Sequence[Incoming]) -> bool:
+        """Have the last of the commands that are being handled wait for another turn.
+
+        Returns:
+            False if none are being handled: they were kept until now, and cannot wait here.
+        """
+        if not self._is_handling:
+            return False
+        if not self._is_waiting:
+            self._loop.call_soon(self._read_on)
+        if not self._left:
+            self._left_at = self.input_at
+        self._left += commands
         return True
 
     def _count_unfinished(self, pending_bytes: int) -> None:
@@ -194,8 +216,12 @@ class Wire(asyncio.BufferedProtocol):
         self._decoder.clear()
         self.abort()
 
-    def _postpone(self, data: bytes | memoryview, read_at: float) -> None:
-        if not self._backlog:
+    @property
+    def _is_waiting(self) -> bool:
+        return bool(self._backlog or self._left)
+
+    def _put_off(self, data: bytes | memoryview, read_at: float) -> None:
+        if not self._is_waiting:
             self._loop.call_soon(self._read_on)
         self._backlog.append((read_at, data))
         self._backlog_bytes += len(data)
@@ -211,10 +237,21 @@ class Wire(asyncio.BufferedProtocol):
         self._shared.waiting_bytes -= self._backlog_bytes
         self._backlog_bytes = 0
         self._backlog.clear()
+        self._left = []
 
     def _read_on(self) -> None:
-        """Handle the next turn's share of the backlog, unless reading is paused."""
-        if not self._backlog or not self._may_read:
+        """Handle the next turn's share of what waits, unless reading is paused."""
+        if not self._is_waiting or not self._may_read:
+            return
+        if self._left:
+            self.input_at = self._left_at
+            commands, self._left = self._left, []
+            if not self._hand_over(commands):
+                return
+            if self._backlog:  # otherwise it is scheduled if some were left again
+                self._loop.call_soon(self._read_on)
+            elif not self._left:
+                self._resume_reading()
             return
         waiting, self._backlog = self._backlog, deque()
         self.input_at, first = waiting.popleft()
@@ -222,10 +259,10 @@ class Wire(asyncio.BufferedProtocol):
         self._shared.waiting_bytes -= len(first)
         if not self._read(first):
             return
-        if waiting and not self._backlog:
+        if waiting and not self._is_waiting:
             self._loop.call_soon(self._read_on)
         self._backlog.extend(waiting)
-        if not self._backlog:
+        if not self._is_waiting:
             self._resume_reading()
 
     @property
@@ -247,7 +284,7 @@ class Wire(asyncio.BufferedProtocol):
         """Handle what arrives again."""
         if self._is_held:
             self._is_held = False
-            if self._backlog:
+            if self._is_waiting:
                 self._loop.call_soon(self._read_on)
             else:
                 self._resume_reading()
@@ -264,7 +301,7 @@ class Wire(asyncio.BufferedProtocol):
         self._paused = False
         self.write_stuck_at = None
         self._flush()
-        if self._backlog:
+        if self._is_waiting:
             self._loop.call_soon(self._read_on)
         else:
             self._resume_reading()
@@ -273,10 +310,16 @@ class Wire(asyncio.BufferedProtocol):
         """Called by asyncio."""
         self._transport = None
         self._paused = False
-        if self._is_held:
-            self._drop_backlog()
-        while self._backlog:  # what arrived before the end still counts: a last commit, say
+        self._end(exc)
+
+    def _end(self, exc: Exception | None) -> None:
+        """Handle what arrived before the end, which still counts: a last commit, say."""
+        while self._is_waiting and self._may_read:
             self._read_on()
+            if self._left:  # that was one turn
+                self._loop.call_soon(self._end, exc)
+                return
+        self._drop_backlog()
         self._count_unfinished(0)
         self._outgoing.clear()
         self.connection_ended(exc or self._invalid)

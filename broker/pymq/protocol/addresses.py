@@ -27,7 +27,8 @@ def split_address(address: str) -> tuple[str, int]:
         )
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    is_number = port.isascii() and port.isdigit() and len(port) < 10  # or int() refuses it
+    is_port = is_number and 0 < int(port) < 65536
     if not (colon and is_port and _HOST.fullmatch(host)):
         raise ConfigurationError(
             f"address {address!r}, expected host:port with a port of 1..65535, "

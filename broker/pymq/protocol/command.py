@@ -16,6 +16,7 @@ RemotingCommand, RocketMQSerializable.
 """
 
 import json
+import reprlib
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -32,6 +33,8 @@ _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_NUMBERS = {code.name: int(code) for code in LanguageCode}
+#: Shows the beginning of a value in errors: whole, it could be as long as a frame.
+_shown = reprlib.repr
 
 
 class HeaderForm(IntEnum):
@@ -128,17 +131,18 @@ def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
         remark = found.get("remark")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RemoteProtocolError(
-            f"JSON header of {len(header)} B cannot be read: {error!r}"
+            # Not its repr, which has all the bytes in it that are not UTF-8.
+            f"JSON header of {len(header)} B cannot be read: {type(error).__name__}: {error!s:.80}"
         ) from error
     if not type(code) is type(opaque) is type(flag) is type(version) is int:
         raise RemoteProtocolError(
-            f"JSON header with code {code!r}, opaque {opaque!r}, flag {flag!r}, version "
-            f"{version!r}, expected numbers"
+            f"JSON header with code {_shown(code)}, opaque {_shown(opaque)}, flag {_shown(flag)}, "
+            f"version {_shown(version)}, expected numbers"
         )
     if fields is not None:
         fields = _string_map(fields)
     if remark is not None and type(remark) is not str:
-        raise RemoteProtocolError(f"JSON header's remark is {remark!r}, expected a string")
+        raise RemoteProtocolError(f"JSON header's remark is {_shown(remark)}, expected a string")
     language = found.get("language")
     number = _LANGUAGE_NUMBERS.get(language, 7) if type(language) is str else 7
     return Command(code, fields, body, remark, opaque, flag, number, version, HeaderForm.JSON)
@@ -161,7 +165,7 @@ def _as_strings(fields: dict[str, Any]) -> dict[str, str]:
         if value is None:
             continue
         if isinstance(value, (dict, list)):
-            raise RemoteProtocolError(f"extFields[{key!r}] is nested, expected a string")
+            raise RemoteProtocolError(f"extFields[{_shown(key)}] is nested, expected a string")
         strings[key] = value if isinstance(value, str) else json.dumps(value)
     return strings
 

@@ -12,11 +12,13 @@ every Java parser takes), and never a ``$ref``.
 A ``$ref`` is replaced by the object that it refers to if that object is complete before it, the
 only case that fastjson writes for a shared object. A reference to an enclosing object (``@``,
 ``..``, ``$``, a path to a parent) would make the value contain itself; it is left as it is on the
-wire, ``{"$ref": "..."}``, and so is a dangling one.
+wire, ``{"$ref": "..."}``, and so is a dangling one. References to what has references in it double
+a value with each few bytes of text, so there is a limit (``EXPANDED_MAX``).
 
 Source: Alibaba fastjson 1.2, used by RocketMQ RemotingSerializable and ConfigManager.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -27,6 +29,10 @@ from pymq.errors import LocalProtocolError, RemoteProtocolError
 
 #: Deepest nesting of objects and arrays that is read.
 DEPTH_MAX = 100
+#: The same of our own files, whatever took requests that nested deeper.
+FILE_DEPTH_MAX = 1000
+#: Most members of a value, those of references counted each time, unless its text is longer.
+EXPANDED_MAX = 1_000_000
 
 _encode_compact = json.JSONEncoder(
     separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -51,14 +57,19 @@ class ObjectMap:
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
-def parse(text: bytes | memoryview | str) -> Any:
+def parse(text: bytes | memoryview | str, *, depth_max: int = DEPTH_MAX) -> Any:
     """Return the value of a JSON text in fastjson's dialect.
 
     Objects become a ``dict`` with string keys, except those with an object among their keys, which
     become an ``ObjectMap``. An empty object is always a ``dict``.
 
+    Args:
+        text: the whole text.
+        depth_max: deepest nesting of objects and arrays.
+
     Raises:
-        RemoteProtocolError: the text is not such JSON, or nested deeper than ``DEPTH_MAX``.
+        RemoteProtocolError: the text is not such JSON, or nested too deep, or its references make
+            too much of it.
     """
     try:
         plain = text if isinstance(text, str) else str(text, "utf-8")
@@ -68,19 +79,41 @@ def parse(text: bytes | memoryview | str) -> Any:
         try:
             value = json.loads(plain)
         except json.JSONDecodeError:
-            value = _Parser(plain).document()
+            value = _Parser(plain, depth_max).document()
+        else:
+            if plain.count("[") + plain.count("{") > depth_max:
+                _check_depth(value, depth_max)
         if '"$ref"' in plain:
-            value = _Resolver(value).resolve()
+            value = _Resolver(value, depth_max, max(EXPANDED_MAX, len(plain))).resolve()
     except RecursionError as error:
         raise RemoteProtocolError(
-            f"JSON of {len(plain)} characters is nested too deep, expected at most {DEPTH_MAX} "
-            "levels (DEPTH_MAX)"
+            f"JSON of {len(plain)} characters: {_too_deep(depth_max)}"
         ) from error
     except ValueError as error:
         raise RemoteProtocolError(
             f"JSON of {len(plain)} characters cannot be read: {error}"
         ) from error
     return value
+
+
+def _too_deep(depth_max: int) -> str:
+    return f"nested too deep, expected at most {depth_max} levels (DEPTH_MAX)"
+
+
+def _check_depth(value: Any, depth_max: int) -> None:
+    """Raise ValueError if what Python's parser made is nested too deep: it has no such limit."""
+    level = [value]
+    for _ in range(depth_max):
+        # A visit of one after the other costs twice as much; a value has few levels.
+        level = [
+            member
+            for one in level
+            for member in (one.values() if type(one) is dict else one)
+            if type(member) is dict or type(member) is list
+        ]
+        if not level:
+            return
+    raise ValueError(_too_deep(depth_max))
 
 
 def object_pairs(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -182,8 +215,9 @@ def _plain_parts(value: Any) -> Iterator[str]:
 class _Parser:
     """Recursive-descent parser of one text; raises ValueError if it is not the dialect."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, depth_max: int) -> None:
         self._text = text
+        self._depth_max = depth_max
         self._at = 0
 
     def document(self) -> Any:
@@ -222,8 +256,8 @@ class _Parser:
         return value
 
     def _enter(self, depth: int) -> None:
-        if depth > DEPTH_MAX:
-            raise self._wrong(f"at most {DEPTH_MAX} levels (DEPTH_MAX)")
+        if depth > self._depth_max:
+            raise self._wrong(f"at most {self._depth_max} levels (DEPTH_MAX)")
         self._at += 1
 
     def _array(self, depth: int) -> list[Any]:
@@ -275,15 +309,21 @@ class _Parser:
         return bare[0]
 
 
+_SCALAR = 0, 1
+
+
 class _Resolver:
     """Replaces references, in the order of the text, by objects completed before them.
 
     Only complete objects are inserted, so that the result cannot contain itself.
     """
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, depth_max: int, count_max: int) -> None:
         self._root = root
-        self._complete: set[int] = set()
+        self._depth_max = depth_max
+        self._count_max = count_max
+        #: Id of an object -> how deep it is nested, and its members at all depths.
+        self._complete: dict[int, tuple[int, int]] = {}
 
     def resolve(self) -> Any:
         return self._walk(self._root)
@@ -295,16 +335,30 @@ class _Resolver:
             for key, member in value.items():
                 if isinstance(member, (dict, list, ObjectMap)):
                     value[key] = self._walk(member)
+            self._completed(value, value.values())
         elif isinstance(value, list):
             value[:] = [self._walk(member) for member in value]
+            self._completed(value, value)
         elif isinstance(value, ObjectMap):
             pairs, value.pairs = value.pairs, []
             for key, member in pairs:
                 value.pairs.append((self._walk(key), self._walk(member)))
-        else:
-            return value
-        self._complete.add(id(value))
+            self._completed(value, itertools.chain.from_iterable(value.pairs))
         return value
+
+    def _completed(self, value: Any, members: Iterable[Any]) -> None:
+        depth, count = 0, 0
+        for member in members:
+            of_member = self._complete.get(id(member), _SCALAR)
+            depth = max(depth, of_member[0])
+            count += of_member[1]
+        if depth >= self._depth_max:
+            raise ValueError(_too_deep(self._depth_max))
+        if count > self._count_max:
+            raise ValueError(
+                f"its references make more than {self._count_max} members (EXPANDED_MAX) of it"
+            )
+        self._complete[id(value)] = depth + 1, count + 1
 
     def _target(self, path: str, reference: Any) -> Any:
         if not _PATH.fullmatch(path):

@@ -17,6 +17,7 @@ from pymq.errors import LocalProtocolError
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.compression import DECOMPRESSED_BYTES_MAX, decompress
+from pymq.protocol.message_keys import join_keys, split_keys
 from pymq.protocol.outcomes import Settled
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, Record, offset_message_id, unpack_host
 
@@ -240,7 +241,7 @@ class Message:
         if self.tags:
             found[TAGS] = check_tag(self.tags)
         if self.keys:
-            found[KEYS] = self.keys if isinstance(self.keys, str) else self._joined_keys()
+            found[KEYS] = self.keys if isinstance(self.keys, str) else join_keys(self.keys)
         if self.delay_level:
             found[DELAY] = str(check_delay_level(self.delay_level))
         if self.delay_s or self.deliver_at is not None:
@@ -285,13 +286,6 @@ class Message:
         if not isinstance(self.delay_s, int | float) or not 0 < self.delay_s < math.inf:
             raise LocalProtocolError(f"delay_s={self.delay_s!r:.80}, expected seconds, above 0")
         return {TIMER_DELAY_MS: str(max(round(self.delay_s * 1000), 1))}
-
-    def _joined_keys(self) -> str:
-        keys = list(self.keys or ())
-        for key in keys:
-            if not isinstance(key, str) or not key or " " in key:
-                raise LocalProtocolError(f"key {key!r:.80}, expected a string without blanks")
-        return " ".join(keys)
 
 
 @dataclass(slots=True)
@@ -370,7 +364,7 @@ class ReceivedMessage(Settled):
     @property
     def keys(self) -> list[str]:
         """The keys for looking it up."""
-        return self.properties.get(KEYS, "").split()
+        return split_keys(self.properties.get(KEYS, ""))
 
     @property
     def message_id(self) -> str:

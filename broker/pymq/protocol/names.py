@@ -58,7 +58,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 
-#: System topics that only the broker itself writes to.
+#: System topics that only the broker itself writes to; see ``takes_no_sends``.
 NO_SEND_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -200,6 +200,14 @@ def revive_topic(cluster: str) -> str:
 def is_retry_topic(name: str) -> bool:
     """Is this the retry topic of some group?"""
     return name.startswith(RETRY_PREFIX)
+
+
+def takes_no_sends(name: str) -> bool:
+    """Does only the broker itself write to the topic?
+
+    RocketMQ takes what is sent to a revive topic, and counts it as what its consumers popped.
+    """
+    return name in NO_SEND_TOPICS or name.startswith(REVIVE_PREFIX)
 
 
 def is_system_topic(name: str, *, cluster: str | None = None, broker: str | None = None) -> bool:

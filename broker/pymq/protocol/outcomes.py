@@ -147,7 +147,8 @@ class Settled:
     def retry(self, *, after_s: float | None = None) -> None:
         """Have the message delivered again, to any member of the group.
 
-        After as many tries as the consumer's ``max_reconsume_times`` it becomes a dead letter.
+        Once it was tried again ``max_reconsume_times`` times (of the consumer, or the group's
+        setting) it becomes a dead letter.
 
         Args:
             after_s: how much later. Brokers have levels of delay, and the nearest one is taken: 1,

@@ -23,8 +23,11 @@ TIMER_DUE_MS = "TIMER_OUT_MS"
 TIMER_DELETE_KEY = "TIMER_DEL_UNIQKEY"
 TIMER_ROLLS = "TIMER_ROLL_TIMES"
 _REAL_TOPIC, _REAL_QUEUE_ID, _TAGS = (name.encode() for name in (REAL_TOPIC, REAL_QUEUE_ID, TAGS))
+_TIMER_ROLLS = TIMER_ROLLS.encode()
 _CRC = RECORD_CRC_NAME.encode()
 _INT_DIGITS_MAX = 10
+#: More rounds than this in digits no message has made; and Python reads no more than 4300.
+_ROLLS_DIGITS_MAX = 9
 #: Queues with higher numbers are possible, but not usual.
 _USUAL_QUEUES = 1 << 16
 
@@ -114,6 +117,15 @@ def real_place(properties: bytes) -> tuple[str, int] | None:
     if not queue_id.isdigit() or len(queue_id) > _INT_DIGITS_MAX:
         return None
     return topic.decode(errors="replace"), int(queue_id)
+
+
+def timer_rolls(properties: bytes) -> int:
+    """Return how many rounds a timer message has made; 0 if what it says is no such number.
+
+    A producer may say anything: RocketMQ's brokers count on from that, too.
+    """
+    rolls = find_property(properties, _TIMER_ROLLS) or b""
+    return int(rolls) if rolls.isdigit() and len(rolls) <= _ROLLS_DIGITS_MAX else 0
 
 
 def is_deliverable(topic: str) -> bool:

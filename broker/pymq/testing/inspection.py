@@ -8,7 +8,7 @@ from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.client.threaded.admin import Admin
 from pymq.errors import RouteNotFound
 from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
-from pymq.protocol.names import dead_letter_topic
+from pymq.protocol.names import dead_letter_topic, popped_topic
 from pymq.protocol.record import decode_records
 from pymq.testing.members import Member
 
@@ -102,7 +102,8 @@ class Inspection:
         """
         found = self.messages(dead_letter_topic(group))
         for message in found:
-            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+            topic = message.properties.get(RETRY_TOPIC, message.topic)
+            message.topic = popped_topic(topic, group)
         return found
 
     def lag(self, group: str, topic: str | None = None) -> int | None:

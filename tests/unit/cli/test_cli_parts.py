@@ -69,6 +69,25 @@ def test_a_logged_traceback_stays_on_one_line() -> None:
     assert "oh | no" in text and "ValueError: first | second" in text
 
 
+def logged(text: str) -> str:
+    line = logs.OneLine().format(logging.LogRecord("pymq.x", 40, "f", 1, "%s", (text,), None))
+    return line.partition("pymq.x: ")[2]
+
+
+def test_a_logged_line_cannot_reach_the_terminal() -> None:
+    assert logged("a\x1b[2Jb\x00\x7f\x9b31m\tc") == "a\\x1b[2Jb\\x00\\x7f\\x9b31m\\x09c"
+    assert logged("名 €\u2028next") == "名 € | next"
+
+
+@pytest.mark.parametrize("character", ["x", "\x7f", "\n"])
+def test_a_logged_line_has_a_limit(character: str) -> None:
+    line = logged("begin " + character * 1_000_000 + " end")
+    assert len(line) < 10_000
+    assert line.startswith("begin ") and line.endswith(" end")
+    assert " characters ..." in line
+    assert logged("x" * 8000) == "x" * 8000
+
+
 # -------------------------------------------------------------------------------------- printing
 
 

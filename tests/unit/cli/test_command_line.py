@@ -129,6 +129,14 @@ def test_batches_have_one_topic_and_limits() -> None:
     assert found == [[256, "a"], [44, "a"], [1, "b"], [1, "a"]]
 
 
+def test_bodies_only_means_bodies_only(capfdbinary: Any) -> None:
+    output.message_printer(output.Form.TEXT, body_only=True)(received(b"\xff\x00"))
+    assert capfdbinary.readouterr().out == b"\xff\x00\n"
+    for form, template in ((output.Form.JSON, None), (output.Form.TEXT, "{id}")):
+        with pytest.raises(ConfigurationError, match="--body-only"):
+            output.message_printer(form, body_only=True, template=template)
+
+
 def test_format_strings(capsys: Any) -> None:
     text = r"{queue}@{offset}\t{tags} {keys} {properties[own]}{properties[none]} {body}\n"
     output.message_printer(output.Form.TEXT, body_only=False, template=text)(received())

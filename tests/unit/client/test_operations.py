@@ -382,7 +382,10 @@ def test_refusals_and_nonsense(
     assert PEER in str(caught.value)
 
 
-@pytest.mark.parametrize("topic", ["", "a/b", "../x", "x" * 128, "SCHEDULE_TOPIC_XXXX"])
+@pytest.mark.parametrize(
+    "topic",
+    ["", "a/b", "../x", "x" * 128, "SCHEDULE_TOPIC_XXXX", "rmq_sys_REVIVE_LOG_DefaultCluster"],
+)
 def test_topics_nobody_may_send_to(topic: str) -> None:
     with pytest.raises(LocalProtocolError):
         operations.check_send_topic(topic)

@@ -1,5 +1,6 @@
 """Log records as JSON: each is one line that can be read again, whatever is in it."""
 
+import asyncio
 import json
 import logging
 import math
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pymq.integrations.structured_logging import JsonLines
+from pymq import ReceivedMessage
+from pymq.integrations.structured_logging import JsonLines, logged, message_fields
 
 
 def line(text: str = "booked", *, stack: str | None = None, **extra: object) -> dict[str, Any]:
@@ -52,3 +54,18 @@ def test_half_of_a_surrogate_pair() -> None:
 
 def test_a_stack_is_not_left_out() -> None:
     assert line(stack="Stack (most recent call last): ...")["stack"].startswith("Stack")
+
+
+def test_an_object_that_is_called_like_a_coroutine_function(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Handler:
+        async def __call__(self, message: ReceivedMessage) -> None:
+            await asyncio.sleep(0)
+            assert message_fields()["mq_topic"] == message.topic
+            raise ZeroDivisionError
+
+    message = ReceivedMessage("T", b"x", {}, "broker-a", 0, 0, 0, 0, 0, bytes(8), bytes(8))
+    with caplog.at_level(logging.INFO), pytest.raises(ZeroDivisionError):
+        asyncio.run(logged(Handler())(message))
+    assert [one.getMessage().partition(" ")[0] for one in caplog.records] == ["failed"]

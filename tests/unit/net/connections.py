@@ -6,6 +6,7 @@ from typing import cast
 from pymq.net.dispatcher import Dispatcher
 from pymq.net.server import ServerConnection
 from pymq.protocol.command import Command
+from pymq.protocol.framing import Incoming
 
 
 class FakeConnection:
@@ -33,6 +34,9 @@ class FakeConnection:
 
     def send(self, *buffers: bytes) -> None:
         self.frames += buffers
+
+    def postpone(self, commands: Sequence[Incoming]) -> bool:
+        return False  # There are no turns: all of them are handled now.
 
     def abort(self) -> None:
         self.is_open = False

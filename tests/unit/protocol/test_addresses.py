@@ -7,7 +7,11 @@ from pymq.protocol.addresses import join_address, split_address
 
 
 @pytest.mark.parametrize(
-    "address", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "ho\0st:1", "a b:1"]
+    "address",
+    [
+        *("", "host", "host:", ":1", "host:0", "host:65536", "host:x", "ho\0st:1", "a b:1"),
+        "host:" + "9" * 5000,  # more digits than int() takes
+    ],
 )
 def test_what_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="expected host:port"):

@@ -137,3 +137,26 @@ def test_random_headers_raise_only_our_error(form: int, header: bytes) -> None:
         decode_header(form, header, b"")
     except RemoteProtocolError:
         pass
+
+
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":"' + b"\x7f" * LONG + b'"}',
+        b'{"code":[' + b'"x",' * LONG + b"0]}",
+        b'{"code":0,"opaque":{"' + b"\x7f" * LONG + b'":0}}',
+        b'{"code":0,"flag":"' + b"\x7f" * LONG + b'"}',
+        b'{"code":0,"version":"' + b"\x7f" * LONG + b'"}',
+        b'{"code":0,"remark":["' + b"\x7f" * LONG + b'"]}',
+        b'{"code":0,"extFields":{"' + b"\x7f" * LONG + b'":[]}}',
+        b"\xff" * LONG,
+    ],
+    ids=lambda header: str(header[:24]),
+)
+def test_what_is_said_of_a_header_does_not_grow_with_it(header: bytes) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_header(0, header, b"")
+    assert len(str(caught.value)) < 500

@@ -153,14 +153,50 @@ def test_nesting_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_deep_plain_json_is_read_or_refused(closed: bool) -> None:
-    for depth in (500, 2_000, 50_000):
-        text = "[" * depth + ("]" * depth if closed else "")
-        try:
-            parse(text)
-            parse('[{"$ref":"@"},' + text + "]")
-        except RemoteProtocolError:
-            pass
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 500, 2_000, 50_000])
+@pytest.mark.parametrize(
+    ("opening", "ending"), [("[", "]"), ('{"a":1,"b":', "}"), ('["[",{"[":[],"a":', "}]")]
+)
+def test_deep_plain_json_is_refused(opening: str, ending: str, depth: int, closed: bool) -> None:
+    text = opening * depth + "0"
+    if closed:
+        text += ending * depth
+    for whole in (text, '[{"$ref":"@"},' + text + "]"):
+        with pytest.raises(RemoteProtocolError, match="DEPTH_MAX|cannot be read"):
+            parse(whole)
+
+
+def test_plain_json_up_to_the_limit() -> None:
+    for opening, ending in (("[", "]"), ('{"a":', "}")):
+        text = opening * DEPTH_MAX + "0" + ending * DEPTH_MAX
+        assert parse(text) == json.loads(text)
+        with pytest.raises(RemoteProtocolError, match="DEPTH_MAX"):
+            parse(opening + text + ending)
+        with pytest.raises(RemoteProtocolError, match="at most 99"):
+            parse(text, depth_max=DEPTH_MAX - 1)
+        assert parse(opening + text + ending, depth_max=DEPTH_MAX + 1)
+    many = "[" + ",".join(['{"a":[{}]}'] * 1000) + "]"
+    assert parse(many) == json.loads(many)
+    brackets = json.dumps(["[" * 1000, {"{" * 1000: "["}])
+    assert parse(brackets) == json.loads(brackets)
+
+
+def test_references_make_nothing_deeper_than_the_limit() -> None:
+    half = "[" * 60 + "]" * 60
+    with pytest.raises(RemoteProtocolError, match="DEPTH_MAX"):
+        parse('{"a":' + half + ',"b":' + "[" * 60 + '{"$ref":"$.a"}' + "]" * 60 + "}")
+    assert parse('{"a":' + half + ',"b":' + "[" * 30 + '{"$ref":"$.a"}' + "]" * 30 + "}")
+
+
+def test_references_make_nothing_much_larger_than_the_text() -> None:
+    """A few hundred bytes would be a value that no memory holds once it is written out."""
+    levels = ['"a0":[0,0]']
+    for level in range(1, 40):
+        levels.append(f'"a{level}":[' + ",".join([f'{{"$ref":"$.a{level - 1}"}}'] * 2) + "]")
+    with pytest.raises(RemoteProtocolError, match="EXPANDED_MAX"):
+        parse("{" + ",".join(levels) + "}")
+    few = parse("{" + ",".join(levels[:10]) + "}")
+    assert len(dump(few["a9"])) > 1024
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,10 @@ def test_system_topics() -> None:
         assert names.is_system_topic(name, cluster="DefaultCluster", broker="broker-a")
     assert all(names.is_system_topic(name) for name in names.NO_SEND_TOPICS)
     assert names.DEFAULT_TOPIC not in names.NO_SEND_TOPICS
+    for name in ("SCHEDULE_TOPIC_XXXX", names.revive_topic("DefaultCluster")):
+        assert names.takes_no_sends(name)
+    for name in ("TBW102", "rmq_sys_REVIVE", "%RETRY%rmq_sys_REVIVE_LOG_c"):
+        assert not names.takes_no_sends(name)
 
 
 def test_everything_built_in_is_legal() -> None:

@@ -102,7 +102,7 @@ class AssignmentHandlers:
         strategy = _STRATEGIES.get(query.strategy)
         if group is None or strategy is None or not queues:
             if strategy is None:
-                _log.warning("group %s: no strategy %.80r", query.group, query.strategy)
+                _log.warning("group %.80s: no strategy %.80r", query.group, query.strategy)
             return None
         members = group.client_ids()
         if mode.mode == RequestMode.POP:

@@ -110,6 +110,10 @@ class ClientHandlers:
         body = Heartbeat.decode(data)
         if len(data) <= _REMEMBERED_BYTES:
             self._heartbeats[connection] = data, body
+            return body
+        for consumer in body.consumers:
+            for subscription in consumer.subscriptions:
+                self._selections.check_size(subscription)
         return body
 
     def _create_retry_topic(self, consumer: ConsumerData, queue_count: int) -> None:

@@ -7,10 +7,11 @@ from pymq.broker.attributes import GROUP_ATTRIBUTES, changed
 from pymq.broker.deletions import Deletions
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topics import QUEUE_COUNT_MAX
 from pymq.broker.state_saving import AnswerSaved
 from pymq.errors import LocalProtocolError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
-from pymq.protocol import names
+from pymq.protocol import fastjson, names
 from pymq.protocol.admin_bodies import GroupConfigs, GroupForbidden
 from pymq.protocol.bodies import DataVersion, GroupConfig
 from pymq.protocol.bodies import (
@@ -26,6 +27,9 @@ from pymq.protocol.headers.groups import (
     GroupRequest,
 )
 from pymq.protocol.headers.topics import PAGE_COUNT_MAX
+
+#: A group's settings are so much deeper in the tables that slaves, tools and files have; at most.
+_TABLE_LEVELS = 10
 
 
 class GroupHandlers:
@@ -72,13 +76,15 @@ class GroupHandlers:
                 names.check_group(config.group)
             except LocalProtocolError as error:
                 raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+            _check_numbers(config)
             before = known.get(config.group)
             attributes = changed(
                 None if before is None else before.attributes, config.attributes, GROUP_ATTRIBUTES
             )
             made.append(replace(config, attributes=attributes))
         for config in made:
-            config.encode()  # One string that cannot be encoded, and no table could be saved.
+            # What cannot be encoded, or read again in a table, and no table could be saved or read.
+            fastjson.parse(config.encode(), depth_max=fastjson.DEPTH_MAX - _TABLE_LEVELS)
         for config in made:
             self._groups.put(config)
 
@@ -131,3 +137,12 @@ class GroupHandlers:
             group=group, topic=topic, readable=not self._groups.is_read_forbidden(group, topic)
         )
         return request.response(ResponseCode.SUCCESS, "", body=body.encode())
+
+
+def _check_numbers(config: GroupConfig) -> None:
+    # No lower limit: with none, or fewer, what is sent back is dropped.
+    if config.retry_queue_count > QUEUE_COUNT_MAX:
+        raise refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"retryQueueNums is {config.retry_queue_count}, expected at most {QUEUE_COUNT_MAX}",
+        )

@@ -70,9 +70,11 @@ class PopAckHandlers:
             queue = header.topic, header.consumer_group, header.queue_id
             self._acknowledge_in_order(queue, header.queue_offset, handle.pop_time)
             return request.response(ResponseCode.SUCCESS)
-        self._statistics.acknowledged(header.consumer_group, header.topic)
+        key = _key(header, handle)
+        if self._in_flight.has(key):  # counters stay: none for groups that somebody made up
+            self._statistics.acknowledged(header.consumer_group, header.topic)
         told = functools.partial(_acknowledged, request)
-        self._in_flight.acknowledge(_key(header, handle), [header.queue_offset], told)
+        self._in_flight.acknowledge(key, [header.queue_offset], told)
         return None
 
     def _acknowledge_in_order(self, queue: GroupQueue, queue_offset: int, pop_time: int) -> None:
@@ -100,7 +102,8 @@ class PopAckHandlers:
             elif offsets:
                 key = *queue, ack.start_offset, ack.pop_time, body.broker_name or ""
                 wanted.append((key, offsets))
-                self._statistics.acknowledged(ack.group, ack.topic, len(offsets))
+                if self._in_flight.has(key):
+                    self._statistics.acknowledged(ack.group, ack.topic, len(offsets))
         problem = next((one for one in problems if one is not None), None)
         batch = _Batch(request, len(wanted), problem)
         for key, offsets in wanted:
@@ -117,11 +120,13 @@ class PopAckHandlers:
         handle = ReceiptHandle.parse(header.handle)
         if handle.is_order:
             return self._change_in_order(request, header, handle)
-        # As in RocketMQ: an acknowledgement, and a checkpoint of this message alone.
-        self._statistics.acknowledged(header.consumer_group, header.topic)
-        self._statistics.popped(header.consumer_group, header.topic)
+        key = _key(header, handle)
+        if self._in_flight.has(key):
+            # As in RocketMQ: an acknowledgement, and a checkpoint of this message alone.
+            self._statistics.acknowledged(header.consumer_group, header.topic)
+            self._statistics.popped(header.consumer_group, header.topic)
         told = functools.partial(_changed, request, header, handle)
-        self._in_flight.change(_key(header, handle), header.queue_offset, header.invisible_ms, told)
+        self._in_flight.change(key, header.queue_offset, header.invisible_ms, told)
         return None
 
     def _change_in_order(

@@ -90,7 +90,7 @@ class ReplyHandlers:
         try:
             await self._push(request)
         except BrokerError as error:
-            _log.warning("%s: %s", request.connection.peer, error)
+            _log.warning("%s: %.200s", request.connection.peer, error)
             code, remark = ResponseCode.SYSTEM_ERROR, error.remark
         else:
             fields = _answer("0", queue_id, 0)

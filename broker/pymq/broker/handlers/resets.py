@@ -5,6 +5,7 @@ A reset is done by the broker itself or, as in 4.9, by the consumers (``useServe
 Source: RocketMQ AdminBrokerProcessor.resetOffsetInner, Broker2Client.resetOffset.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from pymq.broker.cold_reads import ColdReads
@@ -29,6 +30,9 @@ from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 from pymq.protocol.headers.offsets import CloneOffsetsRequest, ResetOffsetRequest
 from pymq.store import MessageStore, QueueKey
+
+#: Queues looked at in one turn of the event loop.
+_TURN_COUNT = 256
 
 
 class ResetHandlers:
@@ -125,6 +129,8 @@ class ResetHandlers:
         return {queue_id: offset}
 
     async def _offset_at(self, header: ResetOffsetRequest, queue_id: int) -> int:
+        if queue_id % _TURN_COUNT == 0:  # topics may have many queues
+            await asyncio.sleep(0)
         if header.timestamp_ms < 0:
             return self._store.queue_bounds(header.topic, queue_id)[1]
         return await self._cold_reads.offset_by_time(

@@ -168,7 +168,7 @@ class SendHandlers:
             raise refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
         topic = header.topic
         config = self._topics.find(topic)
-        if config is None or topic in names.NO_SEND_TOPICS:
+        if config is None or names.takes_no_sends(topic):
             config = self._create_topic(header)
         queue_id = header.queue_id
         if not (
@@ -226,7 +226,7 @@ class SendHandlers:
 
     def _create_topic(self, header: SendRequest) -> TopicConfig:
         topic = header.topic
-        if topic in names.NO_SEND_TOPICS:
+        if names.takes_no_sends(topic):
             raise refusal(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
@@ -380,7 +380,7 @@ def _transaction_id(put: Put) -> str | None:
 
 def _part(request: Request) -> int:
     text = (request.fields or {}).get(PART_FIELD, "")
-    if not text.isdecimal() or not 0 < int(text) < 1 << 63:
+    if not text.isdecimal() or len(text) > 19 or not 0 < int(text) < 1 << 63:
         raise RemoteProtocolError(f"field {PART_FIELD}: {text[:32]!r}, expected 1..2^63-1")
     return int(text)
 

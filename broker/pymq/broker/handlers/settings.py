@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from pymq.broker.live_settings import LiveSettings
 from pymq.broker.state_saving import AnswerSaved
-from pymq.errors import ConfigurationError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.administration import BrokerConfigResponse
-from pymq.settings import format_properties, parse_properties
+from pymq.settings import format_properties
 
 
 class SettingsHandlers:
@@ -38,10 +37,7 @@ class SettingsHandlers:
 
     def update(self, request: Request) -> Answer:
         """UPDATE_BROKER_CONFIG (25); answered once it has effect and is on the disk."""
-        try:
-            changes = parse_properties(str(request.body, "utf-8"), source="request")
-        except (UnicodeDecodeError, ConfigurationError) as error:
-            raise refusal(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
+        changes = self._settings.read(request.body)
         if changes:
             self._settings.change(changes)
         return self._answer_saved(request)

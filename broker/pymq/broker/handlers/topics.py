@@ -9,7 +9,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
 from pymq.broker.many_queues import LongAnswers, encoded, in_turns
 from pymq.broker.state.offsets import OffsetTable
-from pymq.broker.state.topics import TopicTable
+from pymq.broker.state.topics import QUEUE_COUNT_MAX, TopicTable
 from pymq.broker.state_saving import AnswerSaved
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import refusal
@@ -38,9 +38,6 @@ from pymq.protocol.headers.topics import (
     UpdateTopicRequest,
 )
 from pymq.store import MessageStore
-
-#: Most queues of one topic on one broker.
-QUEUE_COUNT_MAX = 65_536
 
 #: TopicFilterType.
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")

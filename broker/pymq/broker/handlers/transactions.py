@@ -75,8 +75,9 @@ class TransactionHandlers:
                 f"or {_ROLLBACK}",
             )
         if header.decision == _UNKNOWN:
-            _log.info(
-                "producer %s of group %s does not know yet what became of message %s: %s",
+            # Nothing that an operator could do anything about; the message is asked for again.
+            _log.debug(
+                "producer %s of group %.80s does not know yet what became of message %.80s: %.200s",
                 request.connection.peer,
                 header.producer_group,
                 header.message_id,

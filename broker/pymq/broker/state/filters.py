@@ -188,7 +188,9 @@ class FilterTable:
             bloom=BloomPositions(bit_count=self._bloom.bit_count, positions=positions),
         )
         self._put(entry, compiled)
-        _log.info("group %s filters topic %s by %.200r", group, topic, subscription.expression)
+        _log.info(
+            "group %.80s filters topic %.80s by %.200r", group, topic, subscription.expression
+        )
 
     def _compile(self, group: str, subscription: Subscription) -> SqlFilter | None:
         topic, expression = subscription.topic, subscription.expression
@@ -202,8 +204,8 @@ class FilterTable:
         if self._warned.get((topic, group)) != expression:
             self._warned[topic, group] = expression
             _log.warning(
-                "group %s: its filter of topic %s is refused, and so are its pulls, until it "
-                "subscribes with another one: %.200r (%s)",
+                "group %.80s: its filter of topic %.80s is refused, and so are its pulls, until it "
+                "subscribes with another one: %.200r (%.200s)",
                 group,
                 topic,
                 expression,

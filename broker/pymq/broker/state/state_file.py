@@ -53,7 +53,11 @@ class StateFile:
         Raises:
             StoreError: neither the file nor its backup can be read.
         """
-        self._table.load(lambda text: self._restore(fastjson.parse(text)))
+        self._table.load(
+            lambda text: self._restore(
+                fastjson.parse(text, depth_max=fastjson.FILE_DEPTH_MAX)
+            )
+        )
         self._is_changed = self._table.used_backup
 
     def changed(self) -> None:
@@ -66,12 +70,13 @@ class StateFile:
         Raises:
             StoreError: it could not be written, or what it counts is not on the disk; the file is
                 as before, and the next save tries again.
+            LocalProtocolError: the same, because the table has no text.
         """
         async with self._saving:
             if not self._is_changed:
                 return
-            self._is_changed = False
             text = self._to_text()
+            self._is_changed = False  # not before: it may raise, and nothing would be saved
             if self._flushed is not None:
                 try:
                     await self._flushed()

@@ -5,7 +5,7 @@ Source: RocketMQ TopicConfigManager.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.state.topic_ids import TopicIds
@@ -20,6 +20,8 @@ from pymq.store import QueueKey
 
 _log = logging.getLogger(__name__)
 
+#: Most queues of a topic on one broker.
+QUEUE_COUNT_MAX = 65_536
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 _INHERIT = int(Permission.INHERIT)
 
@@ -122,12 +124,15 @@ class TopicTable:
     def create(
         self, topic: str, *, queue_count: int, perm: int = _READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return a topic's settings; create it with this many queues if it does not exist."""
+        """Return a topic's settings; create it with this many queues if it does not exist.
+
+        No topic gets more than ``QUEUE_COUNT_MAX``.
+        """
         config = self._topics.get(topic)
         if config is None:
             config = _with_queues(topic, queue_count, perm=perm, sys_flag=sys_flag)
             self.put(config)
-            _log.info("topic %s created with %d queues", topic, queue_count)
+            _log.info("topic %s created with %d queues", topic, config.write_queue_count)
         return config
 
     def is_ordered(self, topic: str) -> bool:
@@ -179,7 +184,7 @@ class TopicTable:
         gone = sorted(self._topics.keys() - body.topics.keys())
         for topic in gone:
             self.ids.deleted(topic)
-        self._topics = dict(body.topics)
+        self._topics = _limited(body.topics)
         self.version = body.version
         self.on_change()
         return gone
@@ -191,7 +196,7 @@ class TopicTable:
     def restore(self, value: object) -> None:
         """Take over the contents of ``topics.json``, its system topics included."""
         body = TopicTableBody.from_json(value)
-        self._topics |= body.topics
+        self._topics |= _limited(body.topics)
         self.version = body.version
         self._topics.pop(names.DEFAULT_TOPIC, None)
         self._create_system_topics()
@@ -236,9 +241,31 @@ class TopicTable:
         self.on_change()
 
 
+def _limited(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """Return topics that somebody else has made, with as many queues as one can have."""
+    found = dict(topics)
+    for name, config in topics.items():
+        if max(config.read_queue_count, config.write_queue_count) > QUEUE_COUNT_MAX:
+            found[name] = dataclasses.replace(
+                config,
+                read_queue_count=min(config.read_queue_count, QUEUE_COUNT_MAX),
+                write_queue_count=min(config.write_queue_count, QUEUE_COUNT_MAX),
+            )
+            _log.error(
+                "topic %s has %d and %d queues (readQueueNums, writeQueueNums); taken with at "
+                "most %d",
+                name,
+                config.read_queue_count,
+                config.write_queue_count,
+                QUEUE_COUNT_MAX,
+            )
+    return found
+
+
 def _with_queues(
     topic: str, count: int, *, perm: int = _READ_WRITE, sys_flag: int = 0
 ) -> TopicConfig:
+    count = min(count, QUEUE_COUNT_MAX)
     return TopicConfig(
         topic=topic,
         read_queue_count=count,

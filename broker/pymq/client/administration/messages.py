@@ -1,11 +1,10 @@
 """Single messages, found on the brokers: by either of their ids, key, place and time."""
 
 import asyncio
-from datetime import datetime
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
-from pymq.client.checks import check_count, check_queue
+from pymq.client.checks import Moment, check_count, check_queue, moment_ms
 from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.subscriptions import subscription_of
 from pymq.client.operations import Pull, PullStatus
@@ -46,11 +45,14 @@ class Messages:
             topic: the topic of the message.
 
         Raises:
-            LocalProtocolError: the id is not a broker's, and no topic was given.
+            ConfigurationError: the id is no text.
+            LocalProtocolError: it is not a broker's, and no topic was given.
             RouteNotFound: the id names no broker that is registered, and likewise.
             MessageNotFound: there is no such message.
             PymqError: a broker could not be asked, or refused.
         """
+        if not isinstance(message_id, str):
+            raise ConfigurationError(f"message_id={message_id!r:.80}: expected a text")
         try:
             packed, physical_offset = parse_offset_message_id(message_id)
             address = join_address(*unpack_host(packed))
@@ -105,14 +107,12 @@ class Messages:
             begin_ms, end_ms: first and last store time wanted, ms since 1970.
 
         Raises:
+            ConfigurationError: an argument is wrong.
             RouteNotFound: no name server knows the topic.
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
-        if not 1 <= count_max <= operations.QUERY_COUNT_MAX:
-            raise ConfigurationError(
-                f"{count_max} messages of key {key!r}, expected 1..{operations.QUERY_COUNT_MAX}"
-            )
+        check_count("count_max", count_max, 1, operations.QUERY_COUNT_MAX)
         masters = (await self._asking.route(topic)).masters()
         answers = await self._asking.every(
             masters,
@@ -151,26 +151,28 @@ class Messages:
         return found[0]
 
     async def by_time(
-        self, topic: str, begin: datetime, end: datetime | None = None, *, count_max: int = 64
+        self, topic: str, begin: Moment, end: Moment | None = None, *, count_max: int = 64
     ) -> list[ReceivedMessage]:
         """Return the first messages that were stored from a moment on, oldest first.
 
         Args:
             topic: where to look.
-            begin: stored then or later.
+            begin: stored then or later; a datetime without a zone is local time, a
+                ``numpy.datetime64`` is UTC.
             end: and before that; ``None``: until now.
             count_max: messages wanted, 1..10,000.
 
         Raises:
+            ConfigurationError: an argument is wrong.
             RouteNotFound: no name server knows the topic, or nothing of it can be read.
             PymqError: a broker could not be asked, or refused.
         """
         check_count("count_max", count_max, 1, TIME_COUNT_MAX)
+        begin_ms = moment_ms("begin", begin)
+        end_ms = INT64_MAX if end is None else moment_ms("end", end)
         route = await self._asking.route(topic)
         if not route.read_queues:
             raise no_read_queue(route)
-        begin_ms = int(begin.timestamp() * 1000)
-        end_ms = INT64_MAX if end is None else int(end.timestamp() * 1000)
 
         async def read(queue: MessageQueue) -> list[ReceivedMessage]:
             address = route.read_address(queue.broker_name)

@@ -12,13 +12,19 @@ Source: RocketMQ AdminBrokerProcessor.resetOffset, DefaultMQAdminExtImpl.resetOf
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
 from pymq.client.administration.groups import connections
-from pymq.client.checks import check_count, check_queue, check_seconds
+from pymq.client.checks import (
+    Moment,
+    check_count,
+    check_queue,
+    check_seconds,
+    is_moment,
+    moment_ms,
+)
 from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.group_progress import QueueLag, queue_lags
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
@@ -26,7 +32,7 @@ from pymq.protocol.bodies import ConsumerConnections, MessageQueue, TopicOffset
 from pymq.protocol.names import check_group, check_topic
 
 #: Where to set a group to.
-ResetTarget = Literal["earliest", "latest"] | datetime | int
+ResetTarget = Literal["earliest", "latest"] | Moment | int
 
 #: Members of official clients take 10 s to stop their work before they commit.
 MEMBERS_WAIT_S = 30.0
@@ -96,6 +102,8 @@ class Offsets:
     ) -> list[OffsetChange]:
         """Set a group to another place in a topic, whether it has members or not.
 
+        A broker that is down is not asked, as name servers do not know it, and keeps its offsets.
+
         ::
 
             changes = await admin.offsets.reset("billing", "orders", "earliest", dry_run=True)
@@ -104,8 +112,9 @@ class Offsets:
         Args:
             group: its name.
             topic: where.
-            to: ``"earliest"``; ``"latest"``; a datetime: the first message stored then or later;
-                or an offset, for each queue, which must be in it.
+            to: ``"earliest"``; ``"latest"``; a datetime: the first message stored then or later
+                (local time, if it has no zone; a ``numpy.datetime64`` is UTC); or an offset, for
+                each queue, which must be in it.
             queue: only in this queue of the topic.
             dry_run: change nothing, and return what would change.
             wait_s: members that are told by a broker of 4.9 commit within this time, or it is an
@@ -179,11 +188,11 @@ class Offsets:
             return first
         if to == "latest":
             return end
-        if isinstance(to, datetime):
-            moment_ms = int(to.timestamp() * 1000)
-            if moment_ms > bounds.last_update_timestamp_ms:
+        if is_moment(to):
+            to_ms = moment_ms("to", to)
+            if to_ms > bounds.last_update_timestamp_ms:
                 return end  # where brokers of 4.9 give the last message
-            found = await self._asking.one(address, operations.offset_by_time(queue, moment_ms))
+            found = await self._asking.one(address, operations.offset_by_time(queue, to_ms))
             return min(max(found, first), end)
         assert isinstance(to, int)
         if not first <= to <= end:
@@ -208,7 +217,9 @@ def _wanted(
 def _check_target(to: object) -> None:
     if isinstance(to, int):
         check_count("to", to, 0)
-    elif to not in ("earliest", "latest") and not isinstance(to, datetime):
+    elif is_moment(to):
+        moment_ms("to", to)
+    elif to not in ("earliest", "latest"):
         raise ConfigurationError(
             f"to={to!r:.80}: expected 'earliest', 'latest', a datetime, or an offset"
         )
@@ -313,12 +324,12 @@ class _Reset:
                 "set them to a time in the whole topic: stop them and try again, or reset to "
                 "earliest, latest or a time, without a queue"
             )
-        if isinstance(self.to, datetime):
-            moment_ms = int(self.to.timestamp() * 1000)
+        if is_moment(self.to):
+            to_ms = moment_ms("to", self.to)
         else:
-            moment_ms = 0 if self.to == "earliest" else -1
+            to_ms = 0 if self.to == "earliest" else -1
         told = await self.asking.one(
-            address, operations.reset_members(self.group, self.topic, moment_ms)
+            address, operations.reset_members(self.group, self.topic, to_ms)
         )
         changes = [
             OffsetChange(

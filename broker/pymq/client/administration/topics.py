@@ -107,6 +107,9 @@ class Topics:
     ) -> None:
         """Create a topic on every master, or set all its settings; returns when its route is known.
 
+        A master that is down is not asked, as name servers do not know it; repeat it when it is
+        back.
+
         Args:
             topic: its name.
             queue_count: readable and writable queues, on each broker.
@@ -193,7 +196,8 @@ class Topics:
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic: on every master, then its route on every name server.
 
-        Its messages go when their log files do. A topic that does not exist is not an error.
+        Its messages go when their log files do. A topic that does not exist is not an error. A
+        master that is down is not asked, as name servers do not know it: it brings the topic back.
 
         Args:
             topic: its name.

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from pymq.client import operations
 from pymq.client.cluster.name_servers import NameServers
 from pymq.client.cluster.route_table import RouteTable
-from pymq.client.cluster.routes import Route, existing_route, no_route, provisional_route
+from pymq.client.cluster.routes import (
+    Route,
+    existing_route,
+    has_master,
+    no_route,
+    provisional_route,
+)
 from pymq.client.cluster.shared_work import SharedWork
 from pymq.clock import Clock
 from pymq.errors import PymqError, TopicNotExist
@@ -100,7 +106,10 @@ class LiveRoutes:
         if known is not None:
             return known
         if error is None or isinstance(error, TopicNotExist):
-            raise no_route(topic, self._name_servers.addresses, getattr(error, "__notes__", ()))
+            missing = no_route(topic, self._name_servers.addresses, getattr(error, "__notes__", ()))
+            if missing.is_certain and create_queue_count is not None:
+                missing.is_certain = await self._knows_master()
+            raise missing
         raise error
 
     def doubt(self, topic: str) -> None:
@@ -165,6 +174,14 @@ class LiveRoutes:
         if self._table.find(topic) is None:
             self._put(provisional_route(topic, template, queue_count))
         return self._table.find(topic)
+
+    async def _knows_master(self) -> bool:
+        """Could some broker have created a topic? If not, that of the topic may just be away."""
+        try:
+            return has_master(await self._name_servers.ask(operations.cluster_info))
+        except PymqError as error:
+            _log.debug("whether there is any broker is not known: %s", error)
+            return False
 
     def _put(self, route: Route) -> None:
         changed = self._table.put(route, self._clock.monotonic_s())

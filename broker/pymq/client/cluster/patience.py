@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pymq.client import operations
 from pymq.client.cluster.name_servers import NameServers
-from pymq.client.cluster.routes import MASTER_ID, no_master
+from pymq.client.cluster.routes import has_master, no_master
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout, RouteNotFound
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
@@ -47,7 +47,7 @@ async def first_contact(
         channel = await name_servers.reach()
         if deadline_s:
             info = await name_servers.ask(operations.cluster_info)
-            if not any(MASTER_ID in broker.addresses for broker in info.brokers.values()):
+            if not has_master(info):
                 raise no_master(name_servers.addresses)
         return channel
 

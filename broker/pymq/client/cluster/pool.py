@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pymq.client import operations
 from pymq.client.cluster.client_keys import KEYS_CHECK_S, ClientKeys
+from pymq.client.cluster.closing import Closing
 from pymq.client.cluster.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.cluster.home import Home
 from pymq.client.cluster.live_routes import LiveRoutes
@@ -94,6 +95,7 @@ class ClientPool:
         self._channels: dict[str, AsyncChannel] = {}
         self._losses = SaidOnce(_log)
         self._tasks = Tasks("client")
+        self.closing = Closing(self._tasks)
         self._connecting: SharedWork[AsyncChannel | PymqError] = SharedWork(
             self._tasks, "connection to", self._connect
         )
@@ -340,10 +342,8 @@ class ClientPool:
         if self._channels.get(address) is channel:
             del self._channels[address]
             if self._open and address in self.heartbeats.broker_addresses():
-                self._losses.warn(
-                    address, "the connection to broker %s was lost; it is made again when needed",
-                    address,
-                )  # fmt: skip
+                text = "the connection to broker %s was lost; it is made again when needed"
+                self._losses.warn(address, text, address)
         if self._all_ended is not None and not self._channels and not self._all_ended.done():
             self._all_ended.set_result(None)
 

@@ -15,12 +15,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pymq.errors import ConfigurationError, RemoteProtocolError, RouteNotFound
-from pymq.protocol.bodies import MessageQueue, QueueData, TopicRoute
+from pymq.protocol.bodies import ClusterInfo, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import Permission
 
 MASTER_ID = 0
 #: Of one topic on one broker. A queue is an object here, so a number out of thin air costs memory.
 QUEUE_COUNT_MAX = 65536
+#: Of one topic on all brokers.
+ROUTE_QUEUE_COUNT_MAX = 4 * QUEUE_COUNT_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,13 @@ def existing_route(topic: str, found: TopicRoute) -> Route:
         write_queues = _ordered_queues(topic, found.order_topic_conf)
     else:
         write_queues = _write_queues(topic, found.queues, addresses)
-    readable = (
-        MessageQueue(topic, data.broker_name, queue_id)
-        for data in found.queues
-        if data.perm & Permission.READ and addresses.get(data.broker_name)
-        for queue_id in range(_checked(topic, data, data.read_queue_count))
+    readable = _queues(
+        topic,
+        (
+            (data.broker_name, data.read_queue_count)
+            for data in found.queues
+            if data.perm & Permission.READ and addresses.get(data.broker_name)
+        ),
     )
     return Route(topic, write_queues, tuple(sorted(readable)), addresses)
 
@@ -124,30 +128,39 @@ def _addresses(found: TopicRoute) -> dict[str, dict[int, str]]:
     return {broker.broker_name: dict(broker.addresses) for broker in found.brokers}
 
 
-def _checked(topic: str, data: QueueData, count: int) -> int:
-    if count > QUEUE_COUNT_MAX:
-        raise RemoteProtocolError(
-            f"the route of topic {topic!r} gives broker {data.broker_name!r} {count} queues, "
-            f"expected at most {QUEUE_COUNT_MAX}"
-        )
-    return count
+def _queues(
+    topic: str, counts: Iterable[tuple[str, int]], queue_count_max: int = QUEUE_COUNT_MAX
+) -> list[MessageQueue]:
+    """Return as many queues of each broker as a route says, at most so many of each."""
+    queues: list[MessageQueue] = []
+    for name, count in counts:
+        if count > QUEUE_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"the route of topic {topic!r} gives broker {name!r} {count} queues, "
+                f"expected at most {QUEUE_COUNT_MAX}"
+            )
+        count = min(count, queue_count_max)
+        if len(queues) + count > ROUTE_QUEUE_COUNT_MAX:
+            raise RemoteProtocolError(
+                f"the route of topic {topic!r} has more than {len(queues)} queues in all, "
+                f"expected at most {ROUTE_QUEUE_COUNT_MAX}"
+            )
+        queues += [MessageQueue(topic, name, number) for number in range(count)]
+    return queues
 
 
 def _write_queues(
     topic: str,
     queues: Iterable[QueueData],
     addresses: dict[str, dict[int, str]],
-    queue_count_max: int | None = None,
+    queue_count_max: int = QUEUE_COUNT_MAX,
 ) -> tuple[MessageQueue, ...]:
-    writable = []
-    for data in queues:
-        if not data.perm & Permission.WRITE or MASTER_ID not in addresses.get(data.broker_name, {}):
-            continue
-        count = _checked(topic, data, data.write_queue_count)
-        if queue_count_max is not None:
-            count = min(count, queue_count_max)
-        writable += [MessageQueue(topic, data.broker_name, number) for number in range(count)]
-    return tuple(sorted(writable))
+    writable = (
+        (data.broker_name, data.write_queue_count)
+        for data in queues
+        if data.perm & Permission.WRITE and MASTER_ID in addresses.get(data.broker_name, {})
+    )
+    return tuple(sorted(_queues(topic, writable, queue_count_max)))
 
 
 def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
@@ -157,12 +170,13 @@ def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
     away keeps its queues, so that the choice of a queue by key does not change. Its master must
     be known to send.
     """
-    queues = []
+    counts = []
     for part in conf.split(";"):
         name, _, count = part.partition(":")
         if name and count.isascii() and count.isdigit():
-            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
-    return tuple(queues)
+            # Nine digits are too many queues, and int() refuses thousands of them.
+            counts.append((name, int(count.lstrip("0")[:9] or "0")))
+    return tuple(_queues(topic, counts))
 
 
 def _listed(addresses: dict[str, dict[int, str]]) -> str:
@@ -191,6 +205,11 @@ def pick_queue(
             if queue.broker_name not in avoid:
                 return queue
     return queues[turn % count]
+
+
+def has_master(info: ClusterInfo) -> bool:
+    """Do name servers know any master?"""
+    return any(MASTER_ID in broker.addresses for broker in info.brokers.values())
 
 
 # ------------------------------------------------------------------------------------- errors

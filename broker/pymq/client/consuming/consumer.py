@@ -15,11 +15,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Self, overload
 
-from pymq.client.checks import check_count, check_seconds
+from pymq.client.checks import Moment, check_count, check_seconds
 from pymq.client.cluster.config import parse_name_servers
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.consuming.consume_hooks import ConsumeHook
@@ -77,21 +76,21 @@ class Consumer(QueueControl):
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
         group: consumer group; its members share the messages.
         from_where: where a group begins in queues for which it has no committed offset:
-            ``"latest"``, ``"earliest"``, a ``datetime``, or a ``ConsumeFromWhere``. In a queue
-            that is found later than the others of its topic, because it or its broker was not
-            there, ``"latest"`` is the time when those were found (less 10 s, as clocks differ).
-            (A RocketMQ broker may begin at the first message also for ``"latest"``, when
-            the queue is so young that it still has that message in memory.)
+            ``"latest"``, ``"earliest"``, a ``datetime`` (local if it has no zone), or a
+            ``ConsumeFromWhere``. In a queue found later than the others of its topic, or silent
+            then, ``"latest"`` is the time when those were found (less 10 s, as clocks differ).
+            (Brokers may begin at the first message all the same, while they have it in memory.)
         message_model: ``"CLUSTERING"``: the members share the messages. ``"BROADCASTING"``: each
-            member gets all; it keeps its offsets in a file (see ``local_offsets_dir``), and a
-            message that fails is logged and dropped.
+            member gets all; it keeps its offsets in a file (see ``local_offsets_dir``), and what
+            fails is logged and dropped, whatever ``max_reconsume_times``; in order as elsewhere.
         orderly: handle the messages of each queue, so those of each sharding key, one after the
             other in their order, also within this process and while members come and go. (The
             name is RocketMQ's: MessageListenerOrderly.) A failure holds its queue back, see
             ``suspend_s``. As many handlers work at a time as there are queues, at most.
         suspend_s: in order, how long a queue waits before a message that failed is tried again.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter;
-            ``math.inf``: never. ``None``: 16; in order: never, as in Java.
+        max_reconsume_times: so often at most a message that failed is tried again before it becomes
+            a dead letter; 0: not at all, ``math.inf``: without limit. ``None``: as the group's
+            setting at the broker says (``retry_max_times``, 16); in order: without limit.
         allocation: how the queues are divided among the members, which must all do it in the same
             way: one of ``pymq.allocation``, or a function.
         rebalance_listener: told of queues that are assigned, revoked and lost.
@@ -119,7 +118,7 @@ class Consumer(QueueControl):
         name_servers: str | Sequence[str] | None,
         group: str,
         *,
-        from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        from_where: str | Moment | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
         message_model: str = MessageModel.CLUSTERING,
         orderly: bool = False,
         suspend_s: float = SUSPEND_S,
@@ -242,42 +241,42 @@ class Consumer(QueueControl):
         Handlers that are not done within ``close_timeout_s`` are cancelled, if they are coroutine
         functions; their messages are delivered again, to another member. What handlers sent back
         is waited for as long. Each queue's commit is answered, or the log says that it is not.
-        Messages that were pulled and not handled are left to other members.
+        What was only pulled is left to other members. Who closes it meanwhile, too, waits for that.
         """
         if self._parts.is_closing or not self._pool.is_open:
+            await self._pool.closing.wait_ended()
             return
         self._pool.check_open()
         self._parts.is_closing = True
         self._inbox.close()
         self._rebalance.stop()
-        limit_s = self._config.close_timeout_s
-        until_s = time.monotonic() + limit_s
-        try:
-            closer = asyncio.current_task()
-            await asyncio.gather(*(pool.close(limit_s, closer) for pool in self._worker_pools))
-            await self._parts.failed_messages.wait_sent(until_s - time.monotonic())
-            self._thread_inbox.settle()
-            self._outcomes.close()
-            await self._rebalance.close()
-            if self._parts.tracer is not None:
-                await self._parts.tracer.wait_written(until_s)
-        finally:
-            await self._pool.close()
-            self._say_left()
+        with self._pool.closing:
+            try:
+                await self._finish(self._config.close_timeout_s)
+            finally:
+                await self._pool.close()
+                self._say_left()
+
+    async def _finish(self, limit_s: float) -> None:
+        until_s, closer = time.monotonic() + limit_s, asyncio.current_task()
+        await asyncio.gather(*(pool.close(limit_s, closer) for pool in self._worker_pools))
+        await self._parts.failed_messages.wait_sent(until_s - time.monotonic())
+        self._thread_inbox.settle()
+        self._outcomes.close()
+        await self._rebalance.close()
+        if self._parts.tracer is not None:
+            await self._parts.tracer.wait_written(until_s)
 
     def _say_left(self) -> None:
         """Say what was pulled and is not finished."""
-        in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
-        waiting_count = self._inbox.message_count - in_hand
-        if not self._inbox.message_count:
+        if not (count := self._inbox.message_count):
             return
+        in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
         _log.log(
             logging.WARNING if in_hand else logging.INFO,
             "group %r: closed; %d messages that handlers or loops had are not finished, %d others "
             "were pulled and not handled: other members get them",
-            self.group,
-            in_hand,
-            waiting_count,
+            *(self.group, in_hand, count - in_hand),
         )
 
     async def __aenter__(self) -> Self:

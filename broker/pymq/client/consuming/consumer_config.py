@@ -15,7 +15,6 @@ from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageModel
 from pymq.protocol.names import check_group
 
-MAX_RECONSUME_TIMES = 16
 #: What brokers can be told; with their longest delay, 2 h, nobody will live to see it.
 TIMES_MAX = (1 << 31) - 1
 CLOSE_TIMEOUT_S = 10.0
@@ -37,8 +36,9 @@ class ConsumerConfig(ClientConfig):
         message_model: do the members share the messages, or does each get all?
         orderly: are the messages of a queue handled one after the other?
         suspend_s: how long a queue waits after a failure, where messages are handled in order.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter;
-            ``math.inf``: never; ``None``: 16 where that is not in order, else never.
+        max_reconsume_times: so often at most a message that failed is tried again before it becomes
+            a dead letter; ``math.inf``: without limit; ``None``: as the group's setting says, in
+            order without limit.
         allocation: how the queues are divided among the members.
         rebalance_listener: told of queues that come and go.
         limits: how much is pulled ahead.

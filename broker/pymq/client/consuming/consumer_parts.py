@@ -9,11 +9,7 @@ from pymq.client.cluster.pool import ClientPool, OnRequest
 from pymq.client.consuming.broadcast_retry import DroppedFailures
 from pymq.client.consuming.consume_hooks import ConsumeHook, ConsumeObserver
 from pymq.client.consuming.consume_tracing import ConsumeTracer
-from pymq.client.consuming.consumer_config import (
-    MAX_RECONSUME_TIMES,
-    TIMES_MAX,
-    ConsumerConfig,
-)
+from pymq.client.consuming.consumer_config import TIMES_MAX, ConsumerConfig
 from pymq.client.consuming.direct_calls import DirectCalls
 from pymq.client.consuming.local_offsets import FLUSH_S, LocalOffsets
 from pymq.client.consuming.member_answers import MemberAnswers
@@ -169,12 +165,10 @@ class ConsumerParts:
                 inbox=ordered,
                 is_closing=lambda: self.is_closing,
             )
-        tries = config.max_reconsume_times
-        if tries is None:
-            tries = MAX_RECONSUME_TIMES
+        times = config.max_reconsume_times
         return (DroppedFailures if config.is_broadcasting else FailedMessages)(
             group=config.group,
-            max_reconsume_times=int(min(tries, TIMES_MAX)),
+            max_reconsume_times=None if times is None else int(min(times, TIMES_MAX)),
             pool=self.pool,
             inbox=self.inbox,
             is_closing=lambda: self.is_closing,

@@ -24,8 +24,8 @@ class OrderedFailures(FailedMessages):
 
     Args:
         group: consumer group.
-        max_reconsume_times: after this many failed tries again a message becomes a dead letter;
-            ``None``: it is tried for ever.
+        max_reconsume_times: so often a message is tried again before it becomes a dead letter;
+            ``None``: without limit.
         suspend_s: how long its queue waits before each try.
         pool: connections.
         inbox: where messages are unfinished.

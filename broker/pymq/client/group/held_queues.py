@@ -170,7 +170,8 @@ class HeldQueues:
         Args:
             queues: of one topic, not held.
             wanted: returns the subscription to their topic, if there still is one.
-            start_in: returns where the group begins in a queue without a committed offset.
+            start_in: returns where the group begins in a queue without a committed offset; it is
+                asked once for each try to take the queue.
         """
         free = {queue for queue in queues if queue not in self._leaving}
         if not free or self._is_closing or wanted() is None:
@@ -192,13 +193,14 @@ class HeldQueues:
         readers: list[QueueReader],
     ) -> None:
         """Lock queues that nobody reads here, and append their readers."""
+        starts = {queue: start_in(queue) for queue in free}  # also of what is not granted
         granted = free if self.locks is None else await self.locks.lock(free)
         subscription = wanted()
         if self._is_closing or subscription is None:
             await self._unlock(granted)
             return
         for queue in sorted(granted):
-            reader = self._new_reader(queue, subscription, start_in(queue))
+            reader = self._new_reader(queue, subscription, starts[queue])
             self.readers[queue] = reader
             readers.append(reader)
             if self._all_paused:
@@ -339,10 +341,11 @@ class HeldQueues:
 
     async def _commit_ours(self, reader: QueueReader) -> None:
         """Commit a queue, unless that would set back whoever has read it while we were in doubt."""
-        if not self._is_surely_ours(reader.queue) and await reader.is_behind():
+        is_ours = self._is_surely_ours(reader.queue) and not reader.is_in_doubt
+        if not is_ours and await reader.is_behind():
             raise CommitFailed(
                 f"group {self._group!r}, {reader.queue}: another member has read this queue while "
-                "our lock was in doubt; what it has committed stays"
+                "our lock or our connection was in doubt; what it has committed stays"
             )
         await reader.commit()
 

@@ -155,6 +155,13 @@ class Inbox:
             math.ceil(limits.messages_max * part) - self.message_count,
         )
 
+    def byte_room(self, queue: ProcessQueue) -> int:
+        """Return how many bytes of bodies a queue may deliver; 0 or less: no more."""
+        limits = self._limits
+        return min(
+            limits.queue_bytes_max - queue.message_bytes, limits.bytes_max - self.message_bytes
+        )
+
     def reached_limits(self, queue: ProcessQueue) -> dict[str, int]:
         """Return the limits for which a queue may not pull, as they are set."""
         limits = self._limits
@@ -167,6 +174,15 @@ class Inbox:
         }
         settings = {name: int(getattr(limits, name)) for name in measured}
         return {name: settings[name] for name in measured if measured[name] >= settings[name]}
+
+    def why_held_back(self, queue: ProcessQueue) -> str:
+        """Return why a queue may not pull, whose first unfinished message keeps it from that."""
+        limits = ", ".join(f"{k}={v}" for k, v in self.reached_limits(queue).items())
+        return (
+            f"reading stands still at offset {queue.next_offset}, because the message at offset "
+            f"{queue.commit_offset} is not finished: {self.why_unfinished(queue)}. "
+            f"(Limit reached: {limits})"
+        )
 
     def why_unfinished(self, queue: ProcessQueue) -> str:
         """Return what the first unfinished message of a queue waits for, and what would help."""

@@ -9,7 +9,8 @@
       room? -> pull -> found     deliver, pull on          }
                     -> nothing   pull on at next offset    } forever
                     -> moved     drop what is here, commit the new offset, begin there
-                    -> failure   pause, pull again
+                    -> lost      ask whether another member has read on, and go on there
+                    -> failure, or nowhere at once (``pull_pace``)   pause, pull again
 """
 
 import asyncio
@@ -19,9 +20,11 @@ from collections.abc import Hashable
 
 from pymq.client import operations
 from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.group.first_offset import first_offset
 from pymq.client.group.process_queue import ProcessQueue
+from pymq.client.group.pull_pace import PullPace
+from pymq.client.group.pulled_messages import read_pulled
 from pymq.client.group.reader_parts import ReaderParts
-from pymq.client.group.retry import visible_topic
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import wants_the_same
 from pymq.client.group.unread import AWAY, say_unread
@@ -33,10 +36,8 @@ from pymq.errors import (
     RemoteProtocolError,
     TopicNotExist,
 )
+from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import MessageQueue, Subscription
-from pymq.protocol.codes import MessageFlag
-from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.record import Record, decode_records
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +95,15 @@ class QueueReader:
         #: ``None`` until it is known where to begin.
         self.process_queue: ProcessQueue | None = None
         self._broker_id = MASTER_ID
+        #: Where it pulled last; ``None``: nowhere, or nobody has read on since it was lost.
+        self._pulled_over: AsyncChannel | None = None
+        #: Does it wait until it may pull?
+        self._is_waiting = False
         #: Store time of the last message that was pulled; ``None``: none was.
         self._newest_ms: int | None = None
+        self._pace = PullPace()
+        #: How many messages the next pull may bring; fewer if not all of the last had room.
+        self._count_max = PULL_COUNT_MAX
         self._may_pull = asyncio.Event()
         self._may_pull.set()
         self._last_trouble: Hashable | None = None
@@ -163,31 +171,16 @@ class QueueReader:
     # --- where to begin, and what is done
 
     async def _first_offset(self) -> int:
-        committed = await self.offsets.read()
-        if committed is not None:
-            return committed
-        offset = await self._where_left()
-        if offset is None:
-            channel = await self._pool.read_channel(self.queue)
-            offset = await self._pool.ask(channel, self._start.operation(self.queue))
-        # Committed at once: a restart must go on here, not where the queue ends by then.
-        await self.offsets.commit(offset)
-        return offset
-
-    async def _where_left(self) -> int | None:
-        """Return where this member left the queue, if it has read it before."""
-        offset = self._left_at
-        if offset is None:
-            return None
-        channel = await self._pool.read_channel(self.queue)
-        if offset <= await self._pool.ask(channel, operations.max_offset(self.queue)):
-            return offset
-        # Another queue of the same name: its topic was deleted and created again.
-        return await self._pool.ask(channel, operations.min_offset(self.queue))
+        return await first_offset(
+            self.queue, self._pool, self.offsets, start=self._start, left_at=self._left_at
+        )
 
     def commit_nowait(self) -> None:
         """Commit without waiting, if there is something new, or now and then."""
-        if self.process_queue is not None and time.monotonic() >= self._quiet_until_s:
+        if self.is_in_doubt:
+            if self._is_waiting:
+                self._interrupt()  # It is to be looked whether the queue may be committed.
+        elif self.process_queue is not None and time.monotonic() >= self._quiet_until_s:
             self.offsets.commit_nowait(self.process_queue.commit_offset)
 
     async def commit(self) -> None:
@@ -198,6 +191,11 @@ class QueueReader:
         """
         if self.process_queue is not None:
             await self.offsets.commit(self.process_queue.commit_offset)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Were we cut off, so that another member may have read on?"""
+        return self._pulled_over is not None and not self._pulled_over.is_open
 
     async def is_behind(self) -> bool:
         """Ask whether somebody has committed more than we have finished.
@@ -233,16 +231,23 @@ class QueueReader:
 
     async def _step(self, process_queue: ProcessQueue) -> float:
         """Pull once; return for how long to pause, in seconds."""
+        if self.is_in_doubt:
+            return await self._end_doubt(process_queue)
+        self._is_waiting = True
         await self._may_pull.wait()
         room = await self._wait_room(process_queue)
+        self._is_waiting = False
+        if self.is_in_doubt:
+            return 0.0
         if self._held_offset is not None and process_queue.commit_offset > self._held_offset:
             _log.info("%s: reading goes on behind offset %d", self._named, self._held_offset)
             self._held_offset = None
-        asked = self.subscription
+        asked, offset, since_s = self.subscription, process_queue.next_offset, time.monotonic()
         try:
             result = await self._pull(process_queue, room)
             if not wants_the_same(self.subscription, asked):
                 return 0.0
+            took_s = time.monotonic() - since_s
             if result.status is PullStatus.OFFSET_ILLEGAL:
                 await self._move(process_queue, result)
             else:
@@ -255,6 +260,21 @@ class QueueReader:
             return self._pause_after(error)
         self._succeeded()
         self._broker_id = result.suggested_broker_id
+        has_advanced = process_queue.next_offset > offset
+        return self._pace.pause_after(has_advanced=has_advanced, took_s=took_s)
+
+    async def _end_doubt(self, process_queue: ProcessQueue) -> float:
+        """Go on where another member is, if one has read on; return for how long to pause."""
+        self._is_waiting = False
+        try:
+            committed = await self.offsets.read()
+            if committed is not None and committed > process_queue.commit_offset:
+                why = "another member has read on while the connection was lost"
+                await self._go_on(process_queue, committed, why, is_committed=True)
+        except PymqError as error:
+            self._failed(error)
+            return self._pause_after(error)
+        self._pulled_over = None
         return 0.0
 
     async def _wait_room(self, process_queue: ProcessQueue) -> int:
@@ -271,15 +291,7 @@ class QueueReader:
             is_held = process_queue.commit_offset == offset and process_queue.message_count > 0
             if is_held and offset != self._held_offset:
                 self._held_offset = offset
-                _log.warning(
-                    "%s: reading stands still at offset %d, because the message at offset %d is "
-                    "not finished: %s. (Limit reached: %s)",
-                    self._named,
-                    process_queue.next_offset,
-                    offset,
-                    inbox.why_unfinished(process_queue),
-                    ", ".join(f"{k}={v}" for k, v in inbox.reached_limits(process_queue).items()),
-                )
+                _log.warning("%s: %s", self._named, inbox.why_held_back(process_queue))
         return room
 
     async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
@@ -289,12 +301,14 @@ class QueueReader:
             self.queue,
             process_queue.next_offset,
             group=self._group,
-            count_max=min(room, PULL_COUNT_MAX),
+            count_max=min(room, self._count_max),
             subscription=self.subscription,
             suspend_ms=int(SUSPEND_S * 1000),
             bytes_max=PULL_BYTES,
         )
         channel = await self._pool.read_channel(self.queue, self._broker_id)
+        if not self.is_in_doubt:
+            self._pulled_over = channel
         process_queue.pulled_ms = time.time_ns() // 1_000_000
         return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
 
@@ -304,36 +318,22 @@ class QueueReader:
                 f"{self._named}: a pull at {process_queue.next_offset} answered that the next one "
                 f"begins at {result.next_offset}"
             )
-        messages: list[ReceivedMessage] = []
-        undecodable: set[int] = set()
-        tags = self.subscription.tags
-        for record in decode_records(result.body):
-            self._newest_ms = record.store_timestamp
-            message = self._message(record, undecodable)
-            # Brokers compare hashes of tags; only equal tags are wanted.
-            if not tags or message.tags in tags:
-                messages.append(message)
-        held = self._inbox.deliver(process_queue, messages, result.next_offset, hold=undecodable)
+        pulled = read_pulled(
+            result,
+            self.queue,
+            self._pool.network,
+            offset=process_queue.next_offset,
+            tags=self.subscription.tags,
+            byte_room=self._inbox.byte_room(process_queue),
+        )
+        self._newest_ms = pulled.newest_ms or self._newest_ms
+        count_max = max(pulled.count, 1) if pulled.is_cut else 2 * self._count_max
+        self._count_max = min(count_max, PULL_COUNT_MAX)
+        held = self._inbox.deliver(
+            process_queue, pulled.messages, pulled.next_offset, hold=pulled.undecodable
+        )
         for delivery in held:
             self._parts.on_undecodable(delivery)
-
-    def _message(self, record: Record, undecodable: set[int]) -> ReceivedMessage:
-        try:
-            message = ReceivedMessage.from_record(record, self.queue.broker_name)
-        except RemoteProtocolError as error:
-            _log.error(
-                "%s: message at %d goes back, its body cannot be read: %s",
-                self._named,
-                record.queue_offset,
-                error,
-            )
-            record.sys_flag &= ~MessageFlag.COMPRESSED
-            message = ReceivedMessage.from_record(record, self.queue.broker_name)
-            undecodable.add(message.queue_offset)
-        message.topic = self._pool.network.unwrap(
-            visible_topic(message.topic, message.properties)
-        )
-        return message
 
     async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
         """Go on elsewhere: the group was reset, or the offset is outside the queue.
@@ -357,21 +357,21 @@ class QueueReader:
                 offset = min(offset, await self._pool.ask(channel, unread))
         await self._go_on(process_queue, offset, why)
 
-    async def _go_on(self, process_queue: ProcessQueue, offset: int, why: str) -> None:
+    async def _go_on(
+        self, process_queue: ProcessQueue, offset: int, why: str, *, is_committed: bool = False
+    ) -> None:
         """Drop what is here, and begin at another offset."""
         if process_queue is not self.process_queue:
             return  # It was moved meanwhile.
-        _log.warning(
-            "%s: reading goes on at offset %d, instead of %d: %s",
-            self._named,
-            offset,
-            process_queue.next_offset,
-            why,
-        )
+        # A broker that says so again and again is heard once.
+        level = logging.DEBUG if self._pace.is_slowed else logging.WARNING
+        text = "%s: reading goes on at offset %d, instead of %d: %s"
+        _log.log(level, text, self._named, offset, process_queue.next_offset, why)
         await self._inbox.wait_idle(process_queue)
         self._inbox.drop(process_queue)
         self._begin(offset)
-        await self.offsets.commit(offset)
+        if not is_committed:
+            await self.offsets.commit(offset)
 
     def _pause_after(self, error: PymqError) -> float:
         if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:

@@ -128,6 +128,8 @@ class Rebalance:
         members_by_channel: dict[AsyncChannel, frozenset[str]] = {}
         for topic, route in routes.items():
             ours = await self._ours(topic, route, members_by_channel)
+            if ours is None:
+                self._routes.late(topic)
             settled &= ours is not None and await self._hold(topic, route, ours)
         await self._held.give_up(
             [queue for queue in self._held.readers if queue.topic not in self._subscriptions]

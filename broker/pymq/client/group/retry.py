@@ -36,7 +36,8 @@ class FailedMessages:
 
     Args:
         group: consumer group.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter.
+        max_reconsume_times: so often a message is tried again before it becomes a dead letter;
+            ``None``: as the group's setting at the broker says.
         pool: connections.
         inbox: where messages are unfinished.
         is_closing: does the consumer deliver nothing more?
@@ -46,7 +47,7 @@ class FailedMessages:
         self,
         *,
         group: str,
-        max_reconsume_times: int,
+        max_reconsume_times: int | None,
         pool: ClientPool,
         inbox: Inbox,
         is_closing: Callable[[], bool],

@@ -4,10 +4,10 @@ Source: RocketMQ ConsumeFromWhere, RebalancePushImpl.computePullFromWhere.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Self
 
 from pymq.client import operations
+from pymq.client.checks import is_moment, moment_ms
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import ConsumeFromWhere, MessageQueue
 from pymq.protocol.names import is_retry_topic
@@ -36,10 +36,10 @@ class StartPolicy:
         """Return the policy that a user's value means.
 
         Raises:
-            ConfigurationError: it is neither a datetime nor one of the words.
+            ConfigurationError: it is neither a moment nor one of the words.
         """
-        if isinstance(value, datetime):
-            return cls(ConsumeFromWhere.TIMESTAMP, int(value.timestamp() * 1000))
+        if is_moment(value):
+            return cls(ConsumeFromWhere.TIMESTAMP, moment_ms("from_where", value))
         where = _WORDS.get(value) if isinstance(value, str) else None
         if where is None:
             raise ConfigurationError(

@@ -34,11 +34,15 @@ class SubscribedRoutes:
         self._unanswered: set[str] = set()
         #: Topic -> when it was first looked for, ms since 1970, and the queues it had then.
         self._first_found: dict[str, tuple[int, frozenset[MessageQueue]]] = {}
+        #: When it was first asked where to begin in a queue, ms since 1970.
+        self._begun_ms: dict[MessageQueue, int] = {}
 
     async def find(self) -> dict[str, Route]:
         """Return the routes by topic, of the topics that have one."""
         for topic in self._first_found.keys() - self._subscriptions.keys():
             del self._first_found[topic]
+            for queue in [one for one in self._begun_ms if one.topic == topic]:
+                del self._begun_ms[queue]
         routes: dict[str, Route] = {}
         for topic in list(self._subscriptions):
             route = await self._find(topic)
@@ -46,15 +50,30 @@ class SubscribedRoutes:
                 routes[topic] = route
         return routes
 
-    def start_in(self, queue: MessageQueue, start: StartPolicy) -> StartPolicy:
+    def start_in(
+        self, queue: MessageQueue, start: StartPolicy, *, is_known: bool = False
+    ) -> StartPolicy:
         """Return where to begin in a queue: one that came later was empty when others were found.
+
+        Who asks again could not begin there: its broker did not answer. What has come meanwhile is
+        to be read, too.
 
         Args:
             queue: of a topic that was found.
             start: where a group begins in the queues that were there.
+            is_known: it was there, whenever its topic was found.
         """
         since_ms, first = self._first_found[queue.topic]
-        return start if queue in first else start.for_later_queues(since_ms)
+        is_first_try = queue not in self._begun_ms
+        begun_ms = self._begun_ms.setdefault(queue, self._pool.clock.wall_ms())
+        if is_first_try and (is_known or queue in first):
+            return start
+        return start.for_later_queues(begun_ms if is_known else since_ms)
+
+    def late(self, topic: str) -> None:
+        """The queues of a topic cannot be divided for now: whoever gets them begins later."""
+        if topic in self._first_found:
+            self._first_found[topic] = (self._first_found[topic][0], frozenset())
 
     async def _find(self, topic: str) -> Route | None:
         try:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         delete_expired_log,
         delete_group,
         delete_topic,
+        group_config,
         group_table,
         groups_of_topic,
         running_info,
@@ -103,7 +104,7 @@ else:
     _HOMES = {
         "administration": (
             "broker_state clean_expired_queues consume_stats consumer_connections "
-            "delete_expired_log delete_group delete_topic group_table "
+            "delete_expired_log delete_group delete_topic group_config group_table "
             "groups_of_topic running_info topic_config topic_stats topic_table topics_of_group "
             "update_group update_topic"
         ),
@@ -167,6 +168,7 @@ __all__ = [
     "fitting_ranges",
     "forget_sink",
     "forgets_in_cluster",
+    "group_config",
     "group_table",
     "groups_of_topic",
     "heartbeat",

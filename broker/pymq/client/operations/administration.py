@@ -105,6 +105,16 @@ def group_table() -> Operation[GroupTable]:
     )
 
 
+def group_config(group: str) -> Operation[GroupConfig]:
+    """The settings of one consumer group; 4.9 brokers do not support it (352)."""
+    request = new_request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group=group))
+    return Plain(
+        request,
+        f"the settings of group {group!r}",
+        lambda response: GroupConfig.decode(response.body),
+    )
+
+
 def groups_of_topic(topic: str) -> Operation[list[str]]:
     """The groups that consume a topic, or did (300)."""
     request = new_request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=topic))

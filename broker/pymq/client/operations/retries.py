@@ -29,14 +29,15 @@ _DONE = {
 
 
 def send_back(
-    message: ReceivedMessage, *, group: str, max_reconsume_times: int, delay_level: int = 0
+    message: ReceivedMessage, *, group: str, max_reconsume_times: int | None, delay_level: int = 0
 ) -> Operation[None]:
     """Send a message back to its broker (36).
 
     Args:
         message: as it was received.
         group: consumer group.
-        max_reconsume_times: after this many failed tries it becomes a dead letter.
+        max_reconsume_times: so often it is tried again before it becomes a dead letter; ``None``:
+            as the group's setting says.
         delay_level: when it is delivered again; 0: the broker chooses, longer after each try;
             below 0: it becomes a dead letter at once.
     """

@@ -10,7 +10,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
-from pymq.protocol.names import DEFAULT_TOPIC, NO_SEND_TOPICS, check_topic
+from pymq.protocol.names import DEFAULT_TOPIC, check_topic, takes_no_sends
 
 #: RocketMQ ``maxMessageSize``: what a broker takes as one body by default.
 BODY_BYTES_MAX = 4 << 20
@@ -206,5 +206,5 @@ def check_send_topic(topic: str) -> None:
         LocalProtocolError: the name is illegal, or the topic is the broker's own.
     """
     check_topic(topic)
-    if topic in NO_SEND_TOPICS:
+    if takes_no_sends(topic):
         raise LocalProtocolError(f"topic {topic!r} belongs to the broker; send to another")

@@ -45,7 +45,8 @@ class PullConsumer(PullOffsets):
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
         group: consumer group, whose offsets are committed.
         from_where: where to begin in queues for which the group has no committed offset:
-            ``"latest"``, ``"earliest"``, a ``datetime``, or a ``ConsumeFromWhere``.
+            ``"latest"``, ``"earliest"``, a ``datetime`` (local time, if it has no zone; a
+            ``numpy.datetime64`` is UTC), or a ``ConsumeFromWhere``.
         auto_commit: see above.
         limits: how much is pulled ahead and not polled.
         timeout_s: for one request.

@@ -1,9 +1,9 @@
 """A pull consumer without its messages: which queues it reads, its life, who it is to brokers."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Self
 
+from pymq.client.checks import Moment
 from pymq.client.cluster.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.pool import ClientPool
@@ -42,7 +42,7 @@ class PullMember:
         name_servers: str | Sequence[str] | None,
         group: str,
         *,
-        from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        from_where: str | Moment | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
         auto_commit: bool = True,
         limits: FlowLimits = PULL_LIMITS,
         timeout_s: float = 3.0,
@@ -209,20 +209,23 @@ class PullMember:
     async def close(self) -> None:
         """Pull no more, commit what is consumed if ``auto_commit``, leave the group. Idempotent.
 
+        Who closes it while somebody else does waits for that.
         What the last poll returned is not consumed: ``commit()`` before, or leave the
         ``async with`` block without an exception.
         """
         if self._is_closing or not self._pool.is_open:
+            await self._pool.closing.wait_ended()
             return
         self._pool.check_open()
         self._is_closing = True
         self._buffer.close()
-        try:
-            if self._queues is not None:
-                self._queues.stop()
-                await self._queues.close()
-        finally:
-            await self._pool.close()
+        with self._pool.closing:
+            try:
+                if self._queues is not None:
+                    self._queues.stop()
+                    await self._queues.close()
+            finally:
+                await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

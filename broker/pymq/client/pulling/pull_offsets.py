@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from pymq.client import operations
-from pymq.client.checks import check_count
+from pymq.client.checks import Moment, check_count, moment_ms
 from pymq.client.operations import Operation
 from pymq.client.pulling.offsets_by_time import offset_at
 from pymq.client.pulling.pull_member import PullMember
-from pymq.client.pulling.queue_choice import check_time, place_in
+from pymq.client.pulling.queue_choice import place_in
 from pymq.client.pulling.queue_questions import ask_each, of_each
 from pymq.errors import (
     CommitFailed,
@@ -25,14 +24,15 @@ from pymq.protocol.bodies import MessageQueue
 class PullOffsets(PullMember):
     """What ``PullConsumer`` knows of offsets."""
 
-    async def seek(self, queue: MessageQueue, where: int | datetime | str) -> int:
+    async def seek(self, queue: MessageQueue, where: int | Moment | str) -> int:
         """Go on elsewhere in a queue that is ours; what was pulled of it is dropped.
 
         With ``auto_commit`` what lies before counts as consumed.
 
         Args:
             queue: which.
-            where: an offset; a time, for the first message stored then or later; ``"first"``, or
+            where: an offset; a time, for the first message stored then or later (a datetime
+                without a zone is local; a ``numpy.datetime64`` is UTC); ``"first"``, or
                 ``"last"`` for its end, where the next message will be.
 
         Returns:
@@ -46,19 +46,22 @@ class PullOffsets(PullMember):
         held = self._held()
         self._ours([queue])
         if isinstance(where, int) and not isinstance(where, bool):
-            (first,) = (await self.begin_offsets([queue])).values()
-            (end,) = (await self.end_offsets([queue])).values()
-            if not first <= where <= end:
-                raise OffsetOutOfRange(
-                    f"topic {queue.topic!r}, {queue.broker_name}:{queue.queue_id}: cannot go to "
-                    f"offset {where}, the queue holds {first} up to {end}"
-                )
+            await self._check_offset(queue, where)
             offset = where
         else:
             offset = await place_in(self._pool, queue, where)
         self._ours([queue])  # It may have gone meanwhile.
         held.move(queue, offset)
         return offset
+
+    async def _check_offset(self, queue: MessageQueue, offset: int) -> None:
+        (first,) = (await self.begin_offsets([queue])).values()
+        (end,) = (await self.end_offsets([queue])).values()
+        if not first <= offset <= end:
+            raise OffsetOutOfRange(
+                f"topic {queue.topic!r}, {queue.broker_name}:{queue.queue_id}: cannot go to "
+                f"offset {offset}, the queue holds {first} up to {end}"
+            )
 
     async def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message that a poll returns of a queue that is ours.
@@ -83,10 +86,12 @@ class PullOffsets(PullMember):
         """Commit, and see that the brokers have taken it.
 
         Args:
-            offsets: of the next message to be consumed, by queue; the queues must be ours. By
-                default what was polled of all queues counts as consumed.
+            offsets: of the next message to be consumed, by queue; the queues must be ours, and
+                have that offset or end there. By default what was polled of all queues counts as
+                consumed.
 
         Raises:
+            ConfigurationError: ``offsets`` is no mapping.
             CommitFailed: an offset was not committed; ``failed`` says which and why. The others
                 were.
             ClientClosed: the consumer is not open.
@@ -94,6 +99,8 @@ class PullOffsets(PullMember):
         held = self._held()
         if offsets is None:
             offsets = {one.queue: one.polled_offset for one in self._polled()}
+        elif not isinstance(offsets, Mapping):
+            raise ConfigurationError(f"offsets={offsets!r:.80}: expected a mapping, by queue")
         failed: dict[Any, PymqError] = {}
 
         async def commit(queue: MessageQueue, offset: int) -> None:
@@ -102,6 +109,8 @@ class PullOffsets(PullMember):
                 reader = held.reader(queue)
                 if reader is None:
                     raise ConfigurationError(f"{queue} is not ours, or not any more")
+                if reader.pulled is None or offset > reader.pulled.position:
+                    await self._check_offset(queue, offset)
                 await reader.commit_offset(offset)
             except PymqError as error:
                 failed[queue] = error
@@ -147,12 +156,13 @@ class PullOffsets(PullMember):
         return await ask_each(self._pool, self._asked(queues), operations.max_offset)
 
     async def offsets_for_time(
-        self, when: datetime, queues: Iterable[MessageQueue] | None = None
+        self, when: Moment, queues: Iterable[MessageQueue] | None = None
     ) -> dict[MessageQueue, int]:
         """Return the offset of the first message stored at a time or later. As ``committed``.
 
-        Where there is none, the queue's end.
+        Where there is none, the queue's end. A datetime without a zone is local time; a
+        ``numpy.datetime64`` is UTC.
         """
-        time_ms = check_time("when", when)
+        time_ms = moment_ms("when", when)
         pool = self._pool
         return await of_each(self._asked(queues), lambda queue: offset_at(pool, queue, time_ms))

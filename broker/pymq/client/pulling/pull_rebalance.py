@@ -76,6 +76,9 @@ class AssignedQueues(PullRebalance):
             unread = self._assigned - self.held.readers.keys()
             wanted = {queue for queue in unread if queue.topic == topic}
             subscription = partial(self._subscriptions.get, topic)
-            # Whoever assigns a queue knows it: it is no queue that has come later.
-            settled &= await self.held.take(wanted, subscription, lambda _: self._start)
+            settled &= await self.held.take(wanted, subscription, self._start_in)
         return settled
+
+    def _start_in(self, queue: MessageQueue) -> StartPolicy:
+        # Whoever assigns a queue knows it: it is no queue that has come later.
+        return self._routes.start_in(queue, self._start, is_known=True)

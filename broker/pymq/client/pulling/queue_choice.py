@@ -1,9 +1,9 @@
 """What users say of queues: which they mean, and where in one."""
 
 from collections.abc import Iterable
-from datetime import datetime
 
 from pymq.client import operations
+from pymq.client.checks import is_moment, moment_ms
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.pulling.offsets_by_time import offset_at
 from pymq.errors import ConfigurationError
@@ -27,17 +27,6 @@ def check_queues(queues: object) -> list[MessageQueue]:
     return found
 
 
-def check_time(name: str, when: object) -> int:
-    """Return a time in ms since 1970; one without a time zone is local.
-
-    Raises:
-        ConfigurationError: it is not a time.
-    """
-    if not isinstance(when, datetime):
-        raise ConfigurationError(f"{name}={when!r:.80}: expected a datetime")
-    return int(when.timestamp() * 1000)
-
-
 async def place_in(pool: ClientPool, queue: MessageQueue, where: object) -> int:
     """Return the offset in a queue that a user means.
 
@@ -45,9 +34,9 @@ async def place_in(pool: ClientPool, queue: MessageQueue, where: object) -> int:
         ConfigurationError: it is nothing of what is expected.
         PymqError: the broker could not be asked.
     """
-    if isinstance(where, datetime):
-        return await offset_at(pool, queue, check_time("where", where))
-    if where not in ("first", "last"):
+    if is_moment(where):
+        return await offset_at(pool, queue, moment_ms("where", where))
+    if not isinstance(where, str) or where not in ("first", "last"):
         raise ConfigurationError(
             f"where={where!r:.80}: expected an offset, a datetime, 'first' or 'last'"
         )

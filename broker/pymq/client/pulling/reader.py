@@ -1,11 +1,12 @@
 """Reader: reads ranges of topics as columns; it is no member of a group and commits nothing."""
 
+import operator
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Self
+from typing import Any, Self, SupportsIndex
 
-from pymq.client.checks import check_seconds
+from pymq.client import operations
+from pymq.client.checks import Moment, check_seconds
 from pymq.client.cluster.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.pool import ClientPool
@@ -14,10 +15,10 @@ from pymq.client.group.subscriptions import subscription_of
 from pymq.client.operations import Pull
 from pymq.client.pulling.column_batch import ColumnBatch, check_columns, column_batch
 from pymq.client.pulling.queue_choice import check_queues, place_in
-from pymq.client.pulling.queue_questions import of_each
+from pymq.client.pulling.queue_questions import ask_each, of_each
 from pymq.client.pulling.range_pulls import RangePulls
 from pymq.client.ranges import RangePlan
-from pymq.errors import ConfigurationError
+from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import TOOLS_GROUP
 
@@ -106,8 +107,8 @@ class Reader:
     def read(
         self,
         topic: str,
-        start: int | datetime | str | Mapping[MessageQueue, int] = "first",
-        end: int | datetime | str | Mapping[MessageQueue, int] = "last",
+        start: int | Moment | str | Mapping[MessageQueue, int] = "first",
+        end: int | Moment | str | Mapping[MessageQueue, int] = "last",
         *,
         tags: str = "*",
         sql: str | None = None,
@@ -118,7 +119,9 @@ class Reader:
         Args:
             topic: which.
             start: of the first message: ``"first"`` that is kept, ``"last"`` for the queue's end as
-                it is now, a time of storing, an offset in each queue, or one for each queue.
+                it is now, a time of storing (a datetime without a zone is local time, a
+                ``numpy.datetime64`` is UTC, as in columns), an offset in each queue, or one for
+                each queue.
             end: behind the last message, likewise; what is stored later is not read.
             tags: ``*``, or the tags wanted, joined by ``||``.
             sql: an SQL92 expression over properties instead, for brokers with
@@ -127,7 +130,8 @@ class Reader:
                 given.
 
         Raises:
-            ConfigurationError: an argument is wrong, or numpy is not installed.
+            ConfigurationError: an argument is wrong, a queue is not there, an end is an offset
+                before its start, or numpy is not installed.
             LocalProtocolError, FilterSyntaxError: topic, tags or ``sql`` are not legal.
             RouteNotFound: no name server knows the topic.
             OffsetOutOfRange: part of the range is not there (any more).
@@ -169,12 +173,43 @@ class Reader:
                 queues = check_queues(given)
         if queues is None:
             queues = await self.queues(topic)
+        else:
+            await self._check_there(topic, queues)
+        firsts = await self._offsets(queues, "start", start)
+        ends = await self._offsets(queues, "end", end)
+        bounds = {queue: (firsts[queue], ends[queue]) for queue in queues}
+        if _is_numeric(start):
+            behind = [queue for queue, (first, last) in bounds.items() if first > last]
+            if behind and _is_numeric(end):
+                queue = behind[0]
+                raise ConfigurationError(
+                    f"end={ends[queue]} is before start={firsts[queue]} in {queue}"
+                )
+            for queue, last in (await ask_each(self._pool, behind, operations.max_offset)).items():
+                if firsts[queue] > last:
+                    raise OffsetOutOfRange(
+                        f"topic {topic!r}, {queue.broker_name}:{queue.queue_id}: there is no "
+                        f"offset {firsts[queue]}, the queue ends at {last}"
+                    )
+        return bounds
+
+    async def _check_there(self, topic: str, queues: list[MessageQueue]) -> None:
+        """Refuse queues that the topic does not have. A broker that is away may have any."""
         for queue in queues:
             if queue.topic != topic:
                 raise ConfigurationError(f"{queue} is not a queue of topic {topic!r}")
-        firsts = await self._offsets(queues, "start", start)
-        ends = await self._offsets(queues, "end", end)
-        return {queue: (firsts[queue], ends[queue]) for queue in queues}
+        try:
+            known = (await self._pool.routes.route(topic)).read_queues
+            if not set(queues) <= set(known):  # Some may be new.
+                known = (await self._pool.routes.route(topic, refresh=True)).read_queues
+        except (RouteNotFound, ConnectionFailed):
+            return  # The pulls wait for it, and tell it in the end.
+        for queue in queues:
+            ids = sorted(one.queue_id for one in known if one.broker_name == queue.broker_name)
+            if ids and queue.queue_id not in ids:
+                raise ConfigurationError(
+                    f"{queue} is not there, or must not be read: its broker has queues {ids}"
+                )
 
     async def _offsets(
         self, queues: list[MessageQueue], name: str, place: object
@@ -183,7 +218,26 @@ class Reader:
             missing = [queue for queue in queues if queue not in place]
             if missing:
                 raise ConfigurationError(f"{name}: there is no offset for {missing[0]}")
-            return {queue: place[queue] for queue in queues}
-        if isinstance(place, int) and not isinstance(place, bool):
-            return dict.fromkeys(queues, place)
+            return {queue: _offset(f"{name} of {queue}", place[queue]) for queue in queues}
+        if _is_numeric(place):
+            return dict.fromkeys(queues, _offset(name, place))
         return await of_each(queues, lambda queue: place_in(self._pool, queue, place))
+
+
+def _is_numeric(place: object) -> bool:
+    """Are these offsets, rather than places that a broker is asked for?"""
+    return isinstance(place, Mapping | SupportsIndex) and not isinstance(place, bool)
+
+
+def _offset(name: str, value: Any) -> int:
+    """Return an offset that a user gives, perhaps as a number of numpy.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass  # told below
+    raise ConfigurationError(f"{name}={value!r:.80}: expected an offset, a whole number")

@@ -12,16 +12,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Self
 
 from pymq.client import operations
-from pymq.client.checks import check_count, check_seconds
+from pymq.client.checks import check_count, check_seconds, is_moment
 from pymq.client.cluster.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import subscription_of
+from pymq.client.pulling.pop_burials import PopBurials, say_unreadable
 from pymq.client.pulling.pop_handles import handle_of
 from pymq.client.pulling.pop_news import wait_news
 from pymq.clock import Clock
@@ -42,6 +42,7 @@ from pymq.protocol.bodies import (
     MessageModel,
     Subscription,
 )
+from pymq.protocol.codes import MessageFlag
 from pymq.protocol.message import POP_CHECK_POINT, ReceivedMessage
 from pymq.protocol.names import check_group, popped_topic
 
@@ -69,8 +70,9 @@ class SimpleConsumer:
                 await consumer.ack(message)
 
     A message that is not acknowledged within ``invisible_s`` is handed out again, to any member,
-    with one more of ``reconsume_times``; after as many times as the group's settings say it
-    becomes a dead letter. Messages have no order. Brokers have this from RocketMQ 5.0 on.
+    with one more of ``reconsume_times``, as often as the group's ``retry_max_times`` at the broker
+    say (16 if it does not tell). After that, a member whose ``receive`` meets it makes it a dead
+    letter. Messages have no order. Brokers have this from RocketMQ 5.0 on.
 
     Args:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
@@ -99,7 +101,7 @@ class SimpleConsumer:
         check_group(group)
         servers = parse_name_servers(name_servers)
         config = ClientConfig(name_servers=servers, timeout_s=timeout_s, network=network)
-        if isinstance(from_where, datetime):
+        if is_moment(from_where):
             reason = "pops begin at 'latest' or 'earliest'"
             raise ConfigurationError(f"from_where={from_where!r}: {reason}")
         self._group = group
@@ -120,6 +122,7 @@ class SimpleConsumer:
             consumers=self._consumer_data,
             clock=self._clock,
         )
+        self._burials = PopBurials(self._pool, group)
 
     # --- life
 
@@ -195,7 +198,7 @@ class SimpleConsumer:
 
         Returns:
             An empty list, if none came in time. A message that cannot be decompressed is left
-            out, with an error in the log, and comes again.
+            out, with an error in the log, and comes again, too, until it is a dead letter.
 
         Raises:
             ConfigurationError: an argument is wrong, or a broker has no POP (it is older than 5.0).
@@ -342,28 +345,27 @@ class SimpleConsumer:
             born_ms=self._clock.wall_ms(),
         )
         found: list[ReceivedMessage] = []
+        dead: list[tuple[ReceivedMessage, str]] = []
         channel = await self._broker(topic, broker_name)
         for record, handle in await self._pool.ask(channel, pop):
+            failure: PymqError | None = None
             try:
                 message = ReceivedMessage.from_record(record, broker_name)
             except PymqError as error:
-                _log.error(
-                    "topic %r, %s:%d: the message at offset %d cannot be read, it comes again in "
-                    "%g s: %s",
-                    record.topic,
-                    broker_name,
-                    record.queue_id,
-                    record.queue_offset,
-                    invisible_s,
-                    error,
-                )
-                continue
+                failure = error
+                record.sys_flag &= ~MessageFlag.COMPRESSED
+                message = ReceivedMessage.from_record(record, broker_name)
             message.topic = self._pool.network.unwrap(popped_topic(record.topic, self._group))
             message.properties[POP_CHECK_POINT] = handle
             if subscription.tags and message.tags not in subscription.tags:
                 await self._ack_unwanted(message)
+            elif await self._burials.is_due(channel, message):
+                dead.append((message, handle))
+            elif failure is not None:
+                say_unreadable(message, invisible_s, failure)
             else:
                 found.append(message)
+        await asyncio.gather(*(self._burials.bury(channel, *one) for one in dead))
         return found
 
     async def _ack_unwanted(self, message: ReceivedMessage) -> None:

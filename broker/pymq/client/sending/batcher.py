@@ -29,7 +29,7 @@ from pymq.client.sending.producer import Producer
 from pymq.client.sending.receipts import SendReceipt
 from pymq.client.sending.send_attempt import MessageSend
 from pymq.client.sending.send_window import SendWindow
-from pymq.errors import ClientClosed, PymqError, TooManyPending
+from pymq.errors import ClientClosed, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.names import is_retry_topic
@@ -90,6 +90,7 @@ class Batcher:
         self._is_closed = False
         self._take_all: Callable[[], Awaitable[None]] | None = None
         producer._batchers.add(self)
+        producer._window.gather(self._window, self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,7 +127,10 @@ class Batcher:
         selector: QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> SendReceipt:
-        """Store a message with others; the arguments and errors are those of ``Producer.send``."""
+        """Store a message with others; the arguments and errors are those of ``Producer.send``.
+
+        But there is no ``deadline_s``: the messages of a batch have the producer's together.
+        """
         if self._window.is_full:
             until_s = self._pool.loop.time() + self._config.deadline_s
             await self._window.wait_room(self._pool.check_open, until_s)
@@ -177,6 +181,17 @@ class Batcher:
 
     # --- taking
 
+    def _check(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        sharding_key: str | None,
+    ) -> None:
+        """Refuse in a thread what ``_take`` would refuse later."""
+        where = self._place(message, queue, selector, sharding_key)
+        self._maker.check(message, where, in_batch=not self._goes_alone(message))
+
     def _take(
         self,
         message: Message,
@@ -204,6 +219,8 @@ class Batcher:
         if self._is_closed:
             raise ClientClosed("the batcher is closed; make another one of its producer")
         send_encoding.check_message(message)
+        if type(message.topic) is not str:
+            check_send_topic(message.topic)
         return placement(queue, selector, sharding_key)
 
     def _goes_alone(self, message: Message) -> bool:
@@ -254,18 +271,18 @@ class Batcher:
             task = self._pool.spawn("batches", self._send_placed(topic, found, since_s))
             task.add_done_callback(lambda _: self._placed_sent(key))
         else:
-            self._send(found.take(), None, since_s)
+            run = found.take()
+            try:
+                self._send(run, None, since_s)
+            except PymqError as error:  # The connection has no room for another request.
+                self._fail(run, error)
 
     async def _send_placed(self, topic: str, found: Gathering, since_s: float) -> None:
         """Send messages to their queues, and wait until that is over."""
         try:
-            async with asyncio.timeout_at(since_s + self._config.deadline_s):
-                queues = await self._sender.topic_queues(topic)
+            queues = await self._sender.wait_queues(topic, since_s + self._config.deadline_s)
         except PymqError as error:
             self._fail(found.take(), error)
-            return
-        except TimeoutError:
-            self._fail(found.take(), TooManyPending(f"topic {topic!r}: no route was found in time"))
             return
         by_queue: dict[MessageQueue, Run] = {}
         run = found.take()

@@ -110,7 +110,8 @@ class ColumnSends:
             table: an Arrow table or record batch, a pandas or Polars DataFrame, or a mapping of
                 names to columns. (Any: what extras know.)
             topic: of all rows.
-            deadline_s: for each batch, in place of the producer's.
+            deadline_s: for each batch, and for finding out a topic's queues; in place of the
+                producer's.
 
         Returns:
             Id, status, queue and offset of each row, in the order of the table.
@@ -123,6 +124,7 @@ class ColumnSends:
             LocalProtocolError: a row cannot be sent; the text names it. Nothing was sent; but of a
                 large table it may be a ``RowsNotSent``.
             RouteNotFound: no broker is known for a topic; nothing was sent.
+            ConnectionFailed: no name server answers; likewise.
             ClientClosed: the producer is not open.
         """
         parts = self._parts
@@ -138,7 +140,8 @@ class ColumnSends:
         as_records: dict[str, bool] = {}
         for name in requests.topics():
             check_send_topic(name)
-            templates = (await parts.sender.topic_queues(name)).templates
+            queues = await parts.sender.wait_queues(name, parts.pool.loop.time() + limit_s)
+            templates = queues.templates
             counts[name] = len(templates)
             as_records[name] = await self._take_records(templates)
         results = _Results(requests)
@@ -163,8 +166,15 @@ class ColumnSends:
                 results.add(request, await self._begin(request, None, limit_s))
             else:
                 lanes.setdefault((request.topic, request.key_hash), []).append(request)
-        # What comes later for a queue must not overtake.
-        await asyncio.gather(*(self._lane(lane, limit_s, results) for lane in lanes.values()))
+        # What comes later for a queue must not overtake. All lanes end before one's error ends the
+        # sending: what a lane sent after that would be stored, and told to be FAILED.
+        ended = await asyncio.gather(
+            *(self._lane(lane, limit_s, results) for lane in lanes.values()),
+            return_exceptions=True,
+        )
+        for error in ended:
+            if error is not None:
+                raise error
 
     async def _take_records(self, templates: list[SendTemplate]) -> bool:
         """Say whether all brokers that answer take pre-encoded records; who is asked once."""
@@ -208,13 +218,20 @@ class ColumnSends:
     async def _lane(
         self, requests: "list[TableRequest]", limit_s: float, results: "_Results"
     ) -> None:
-        """Send requests of one queue one after the other."""
+        """Send requests of one queue one after the other, unless one of any queue cannot be."""
         for request in requests:
-            assert request.key_hash is not None
-            queues = await self._parts.sender.topic_queues(request.topic)
-            templates = queues.templates
-            queue = templates[request.key_hash % len(templates)].queue
-            future = await self._begin(request, Placement(queue, None, None), limit_s)
+            if results.is_over:
+                return
+            try:
+                assert request.key_hash is not None
+                until_s = self._parts.pool.loop.time() + limit_s
+                queues = await self._parts.sender.wait_queues(request.topic, until_s)
+                templates = queues.templates
+                queue = templates[request.key_hash % len(templates)].queue
+                future = await self._begin(request, Placement(queue, None, None), limit_s)
+            except BaseException:
+                results.is_over = True
+                raise
             results.add(request, future)
             await asyncio.wait([future])
 
@@ -226,6 +243,7 @@ class ColumnSends:
         started_s = loop.time()
         if window.is_full:
             await window.wait_room(parts.pool.check_open)
+        parts.pool.check_open()
         is_batch = isinstance(request.body, bytes)
         send = (ColumnSend if is_batch else RecordsSend)(
             parts.sender,
@@ -252,6 +270,7 @@ class _Results:
     Attributes:
         waiting: the requests that were sent.
         failures: of requests, and what ended the sending.
+        is_over: a request could not be sent, so none is sent any more.
     """
 
     def __init__(self, requests: "TableRequests") -> None:
@@ -268,6 +287,7 @@ class _Results:
         )
         self.waiting: list[asyncio.Future[SendResult]] = []
         self.failures: list[PymqError] = []
+        self.is_over = False
 
     def add(self, request: "TableRequest", future: "asyncio.Future[SendResult]") -> None:
         """Take up the result of a request when it is there."""

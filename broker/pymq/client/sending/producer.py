@@ -8,7 +8,6 @@ stored the message. The retry then stores it twice, with the same message id.
 """
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
@@ -39,8 +38,6 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
-
-_log = logging.getLogger(__name__)
 
 
 class Producer(ColumnSends, Recalls):
@@ -137,6 +134,7 @@ class Producer(ColumnSends, Recalls):
         self._batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
         self._takers = weakref.WeakKeyDictionary()
         self._forget_end: Callable[[], object] | None = None
+        self._closing = asyncio.Lock()
 
     # --- life
 
@@ -160,29 +158,26 @@ class Producer(ColumnSends, Recalls):
         return self
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Wait for the sends in flight, unregister, close. Idempotent.
+        """Wait for the sends in flight, unregister, close. Idempotent; cancelled, it does not wait.
 
         Raises:
             ClientMisplaced: it was started in another event loop.
         """
         if self._pool.is_open:
             self._pool.check_open()
-            if self._forget_end is not None:
-                self._forget_end()
+        async with self._closing:  # Whoever comes second returns when it is closed, too.
             try:
-                async with asyncio.timeout(timeout_s):
-                    await self.flush()
-                    if self._parts.tracer is not None:
-                        self._parts.tracer.flush()
-                        await self._window.wait_idle()
-            except TimeoutError:
-                _log.warning(
-                    "%d sends were unanswered when the producer closed", self.in_flight_count
-                )
-        await self._pool.close()
-        self._window.wake_all()
-        for batcher in list(self._batchers):
-            batcher.abandon()
+                if self._pool.is_open:
+                    await self._parts.finish(self.flush, timeout_s)
+            finally:
+                try:
+                    await self._pool.close()
+                    if self._forget_end is not None:
+                        self._forget_end()
+                finally:
+                    self._window.wake_all()
+                    for batcher in list(self._batchers):
+                        batcher.abandon()
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -1,6 +1,8 @@
 """What a producer is made of, and how its parts know each other."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from pymq.client.cluster.config import connect_s
@@ -16,6 +18,8 @@ from pymq.clock import Clock
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
 
 
 class Gatherer(Protocol):
@@ -97,6 +101,23 @@ class ProducerParts:
             on_end=None if self.tracer is None else self.tracer.ended,
         )
         self.requests = Requests(self.pool, self.sender, self.maker)
+
+    async def finish(self, flush: Callable[[], Awaitable[None]], timeout_s: float) -> None:
+        """Wait until no send is unanswered, nor what the trace tells of them; or until time is up.
+
+        Args:
+            flush: of the producer.
+            timeout_s: for all of it.
+        """
+        window = self.sender.window
+        try:
+            async with asyncio.timeout(timeout_s):
+                await flush()
+                if self.tracer is not None:
+                    self.tracer.flush()
+                    await window.wait_idle()
+        except TimeoutError:
+            _log.warning("%d sends were unanswered when the producer closed", window.count)
 
     # The pool comes first, and may call these only when it is started.
 

@@ -38,6 +38,10 @@ class Recalls:
 
         Source: RocketMQ DefaultMQProducer.recallMessage.
         """
+        if not isinstance(receipt, str | SendReceipt):
+            raise LocalProtocolError(
+                f"receipt={receipt!r:.80}: expected a SendReceipt, or its recall_handle"
+            )
         text = receipt if isinstance(receipt, str) else receipt.recall_handle
         if text is None:
             raise LocalProtocolError(

@@ -50,6 +50,10 @@ from pymq.protocol.names import reply_topic
 
 _log = logging.getLogger(__name__)
 
+#: Brokers of a topic that is new are waited for no longer, nor for this share of a request's time.
+ANNOUNCE_S = 1.0
+ANNOUNCE_SHARE = 0.25
+
 _REPLY = "reply"
 
 
@@ -128,8 +132,11 @@ class Requests:
                     TTL: str(round(limit_s * 1000)),
                 },
             )
-            await self._announce(message.topic, until_s)
-            sending: asyncio.Future[SendReceipt] = self._sender.begin(send)
+            refusal = await self._announce(message.topic, until_s)
+            if refusal is None:
+                sending: asyncio.Future[SendReceipt] = self._sender.begin(send)
+            else:
+                sending = self._sender.refuse(send, refusal)
             sending.add_done_callback(_look)
             waiting: tuple[asyncio.Future[Any], ...] = (answered, sending)
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -146,17 +153,28 @@ class Requests:
         finally:
             del self._waiting[correlation_id]
 
-    async def _announce(self, topic: str, until_s: float) -> None:
-        """Tell the brokers of a topic who we are, once: replies may come over any of them."""
+    async def _announce(self, topic: str, until_s: float) -> PymqError | None:
+        """Tell the brokers of a topic who we are, once: replies may come over any of them.
+
+        One that does not answer is not waited for: it has been told, or will be told before
+        anything else when it takes a connection. Returns why the topic has no brokers, if so.
+        """
         if topic in self._announced:
-            return
+            return None
         try:
-            async with asyncio.timeout_at(until_s):
-                await self._sender.topic_queues(topic)
-                await self._pool.heartbeats.send_all()
-        except (TimeoutError, PymqError):
-            return  # The send says why.
+            await self._sender.wait_queues(topic, until_s)
+        except PymqError as error:
+            return error
+        route = self._pool.routes.find(topic)
+        masters = () if route is None else route.masters().values()
+        left_s = until_s - self._pool.loop.time()
+        try:
+            async with asyncio.timeout(min(ANNOUNCE_S, left_s * ANNOUNCE_SHARE)):
+                await asyncio.gather(*map(self._pool.heartbeats.send, masters))
+        except TimeoutError:
+            _log.debug("not all brokers of topic %r have answered heartbeats", topic)
         self._announced.add(topic)
+        return None
 
     def on_push(self, channel: AsyncChannel, request: Command) -> None:
         """Take a reply that a broker passes on (PUSH_REPLY_MESSAGE_TO_CLIENT)."""

@@ -1,5 +1,7 @@
 """What became of the attempts of one send, for the error that ends it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pymq.errors import PymqError
@@ -8,6 +10,24 @@ from pymq.errors import PymqError
 _REASON_CHARACTERS = 160
 #: More different attempts than this are not listed.
 _LISTED_MAX = 6
+
+
+@contextmanager
+def before_sending() -> Iterator[None]:
+    """Ask in this block what must be known before a message is sent.
+
+    Raises:
+        PymqError: the question failed; of the message, the outcome is known: it was not sent.
+    """
+    try:
+        yield
+    except PymqError as error:
+        if error.outcome_known:
+            raise
+        # A copy, because everybody who waits for a route gets the same error object.
+        copy = error.retold(f"{error}; that was a question, no message was sent with it")
+        copy.outcome_known = True
+        raise copy from error
 
 
 @dataclass(slots=True)

@@ -17,6 +17,9 @@ from pymq.protocol.message import INSTANCE_ID, SHARDING_KEY, WAIT, Message
 
 M = TypeVar("M", bound=MessageSend)
 
+#: As long as the id of any message.
+_SOME_ID = "0" * 32
+
 
 class SendMaker:
     """Makes the sends of one producer. For one event loop.
@@ -85,7 +88,7 @@ class SendMaker:
         if self._observer is not None:
             self._observer.before((message,))
         topic = message.topic
-        if topic not in self._sender.topics:
+        if type(topic) is not str or topic not in self._sender.topics:
             check_send_topic(topic)
         born_ms = self._clock.wall_ms()
         key = self._pool.unique_keys().next(born_ms)
@@ -120,6 +123,32 @@ class SendMaker:
         if self._observer is not None:
             self._observer.watch((message,), send)
         return send
+
+    def check(self, message: Message, where: Placement | None, *, in_batch: bool) -> None:
+        """Refuse what cannot be sent, which the event loop would find out later. For any thread.
+
+        Where there are hooks, they may change a message before it is encoded, so it is accepted.
+
+        Args:
+            message: what.
+            where: to which queue.
+            in_batch: will it be encoded by ``encode_in_batch``, and not by ``prepare``?
+
+        Raises:
+            LocalProtocolError: it cannot be sent.
+        """
+        if self._observer is not None:
+            return
+        topic = message.topic
+        if type(topic) is not str or topic not in self._sender.topics:
+            check_send_topic(topic)
+        bytes_max = self._config.body_bytes_max
+        if in_batch:
+            send_encoding.encode_in_batch(message, _SOME_ID, bytes_max, _system(where))
+            return
+        send_encoding.check_body(message.body, topic, bytes_max)
+        send_encoding.check_flag(message.flag)
+        send_encoding.properties_json(message, _SOME_ID, system=self._with_own(None, where))
 
     def _with_own(
         self, system: Mapping[str, str] | None, where: Placement | None

@@ -1,7 +1,7 @@
 """Whether a failed send is tried again, and after which pause: pure rules.
 
-* Failures that time may heal (nobody answers, the broker is busy, a route lacks its master) are
-  tried again until the deadline of the send.
+* Failures that time may heal (nobody answers, the broker is busy, a route lacks its master, a name
+  server is not ready) are tried again until the deadline of the send.
 * Refusals that another broker may not share, but time does not heal (no permission, no such topic)
   are tried a few times, on other brokers if there are any.
 * Of a message that must go to one queue, only what surely was not stored is tried again: a second
@@ -42,7 +42,12 @@ _PASSING = (
 
 
 def may_try_again(
-    error: PymqError, *, failures: int, retries: int | None, is_bound: bool
+    error: PymqError,
+    *,
+    failures: int,
+    retries: int | None,
+    is_bound: bool,
+    is_placed: bool = True,
 ) -> bool:
     """Say whether a send is tried again, if there is time.
 
@@ -51,6 +56,7 @@ def may_try_again(
         failures: failed attempts, this one included.
         retries: how many may follow the first attempt; ``None``: any number.
         is_bound: must it go to one certain queue?
+        is_placed: had it a queue? Before that, it was a name server that refused.
     """
     if retries is not None and failures > retries:
         return False
@@ -58,7 +64,7 @@ def may_try_again(
         return False
     if is_bound and not (error.retriable and error.outcome_known):
         return False
-    if isinstance(error, _PASSING):
+    if isinstance(error, _PASSING) or (error.retriable and not is_placed):
         return True
     return may_send_elsewhere(error) and failures < REFUSALS_MAX
 

@@ -1,6 +1,7 @@
 """How much a producer may have in flight: a number of sends, and their bytes."""
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -21,12 +22,13 @@ class SendWindow:
         count: sends in flight.
         size_bytes: their bytes.
         lost_count: sends that ended without an answer because their event loop did.
+        gathered: windows of those who keep messages back, and send them through this one.
     """
 
     # It refers to no client: ``unclosed`` looks at it when its client is gone.
     __slots__ = (
         *("_bytes_max", "_count_max", "_idle", "_waiting"),
-        *("count", "lost_count", "size_bytes"),
+        *("count", "gathered", "lost_count", "size_bytes"),
     )
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
@@ -35,8 +37,18 @@ class SendWindow:
         self.count = 0
         self.size_bytes = 0
         self.lost_count = 0
+        self.gathered: set[SendWindow] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
+
+    def gather(self, window: "SendWindow", owner: object) -> None:
+        """Keep somebody's window in ``gathered`` while he is there, or if he leaves something."""
+        self.gathered.add(window)
+        weakref.finalize(owner, self._forget, window).atexit = False
+
+    def _forget(self, window: "SendWindow") -> None:
+        if not window.count:
+            self.gathered.discard(window)
 
     @property
     def is_full(self) -> bool:

@@ -18,11 +18,13 @@ from pymq.client.sending.broker_health import BrokerHealth
 from pymq.client.sending.producer_config import ProducerConfig
 from pymq.client.sending.queue_selection import TopicQueues
 from pymq.client.sending.send_attempt import SendAttempt
+from pymq.client.sending.send_history import before_sending
 from pymq.client.sending.send_retry import may_try_again, pause_s
 from pymq.client.sending.send_template import SendTemplate
 from pymq.client.sending.send_window import SendWindow
 from pymq.clock import Clock
 from pymq.errors import (
+    ClientClosed,
     ConfigurationError,
     ConnectionFailed,
     PymqError,
@@ -79,14 +81,11 @@ class Sender:
         send.attempted_s = self._pool.loop.time()
         left_s = send.deadline_s - send.attempted_s
         if left_s <= 0:
-            self.window.begin(send.size_bytes)
-            send.failed(
-                TooManyPending(
-                    f"what was sent to topic {send.topic!r} before took all the time of this send; "
-                    "nothing of it was sent (deadline_s)"
-                )
+            late = TooManyPending(
+                f"what was sent to topic {send.topic!r} before took all the time of this send; "
+                "nothing of it was sent (deadline_s)"
             )
-            return send.future
+            return self.refuse(send, late)
         if queues is not None and not send.NEEDS_VERSION:
             try:
                 template = send.choose(queues, self._health.names)
@@ -101,6 +100,12 @@ class Sender:
                 return send.future
         self.window.begin(send.size_bytes)
         self._pursue(send, None)
+        return send.future
+
+    def refuse(self, send: SendAttempt[R], error: PymqError) -> asyncio.Future[R]:
+        """Give up a send that did not begin."""
+        self.window.begin(send.size_bytes)
+        send.failed(error)
         return send.future
 
     def retry(self, send: SendAttempt[Any], error: PymqError) -> None:
@@ -122,10 +127,14 @@ class Sender:
                 failures=history.count,
                 retries=self._config.retries,
                 is_bound=send.placement is not None or not send.MAY_REPEAT,
+                is_placed=send.template is not None,
             )
         )
 
     def _pursue(self, send: SendAttempt[Any], error: PymqError | None) -> None:
+        if not self._pool.is_open:
+            send.failed(ClientClosed("the producer was closed meanwhile; nothing was sent"))
+            return
         task = self._pool.spawn("send", self._attempt_until_deadline(send, error))
         task.add_done_callback(send.abandoned)
 
@@ -196,14 +205,18 @@ class Sender:
                 send.template = send.choose(queues, avoid)
                 return send.template, await self._channel(send.template)
         except TimeoutError as error:
-            missing = (
-                f"no name server of {', '.join(self._config.name_servers)} gave its route"
-                if send.template is None
-                else f"broker {send.template.queue.broker_name!r} took no connection"
-            )
+            if send.template is None:
+                raise self._no_answer(send.topic) from error
             raise ConnectionFailed(
-                f"topic {send.topic!r}: {missing} before the send had to end (deadline_s)"
+                f"topic {send.topic!r}: broker {send.template.queue.broker_name!r} took no "
+                "connection before the send had to end (deadline_s)"
             ) from error
+
+    def _no_answer(self, topic: str) -> ConnectionFailed:
+        return ConnectionFailed(
+            f"topic {topic!r}: no name server of {', '.join(self._config.name_servers)} gave its "
+            "route before the send had to end (deadline_s)"
+        )
 
     async def _check_version(self, send: SendAttempt[Any], channel: AsyncChannel) -> None:
         """Accept a broker that knows what a message asks for.
@@ -214,7 +227,8 @@ class Sender:
         """
         version = self._versions.get(channel)
         if version is None:
-            version = await self._pool.heartbeats.ask_version(channel)
+            with before_sending():
+                version = await self._pool.heartbeats.ask_version(channel)
             self._versions[channel] = version
         if version < send.NEEDS_VERSION:
             raise ConfigurationError(
@@ -227,15 +241,7 @@ class Sender:
         """Wait before a retry, reading the route again if it may be wrong; false: no time left."""
         loop = self._pool.loop
         if isinstance(error, _ROUTE_DOUBTED):
-            try:
-                async with asyncio.timeout_at(min(loop.time() + ROUTE_WAIT_S, send.deadline_s)):
-                    await self._pool.routes.route(
-                        send.topic,
-                        refresh=True,
-                        create_queue_count=self._config.default_queue_count,
-                    )
-            except (PymqError, TimeoutError) as failure:
-                _log.debug("route of %r not read again: %s", send.topic, failure)
+            await self._read_route_again(send.topic, send.deadline_s)
         queues = self.topics.get(send.topic)
         avoid = self._health.names
         if send.template is not None:
@@ -247,6 +253,15 @@ class Sender:
             return False
         await asyncio.sleep(wait_s)
         return True
+
+    async def _read_route_again(self, topic: str, until_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(min(self._pool.loop.time() + ROUTE_WAIT_S, until_s)):
+                await self._pool.routes.route(
+                    topic, refresh=True, create_queue_count=self._config.default_queue_count
+                )
+        except (PymqError, TimeoutError) as failure:
+            _log.debug("route of %r not read again: %s", topic, failure)
 
     async def send_one_way(self, send: SendAttempt[Any]) -> None:
         """Write a message that is not answered, once the connection takes it.
@@ -276,11 +291,46 @@ class Sender:
         """
         queues = self.topics.get(topic)
         if queues is None:
-            route = await self._pool.routes.route(
-                topic, create_queue_count=self._config.default_queue_count
-            )
+            with before_sending():
+                route = await self._pool.routes.route(
+                    topic, create_queue_count=self._config.default_queue_count
+                )
             self.topics[topic] = queues = self._make_queues(route)
         return queues
+
+    async def wait_queues(self, topic: str, until_s: float) -> TopicQueues:
+        """Return the queues of a topic, for which it waits as a send does.
+
+        Args:
+            topic: which.
+            until_s: for how long, on the clock of the event loop.
+
+        Raises:
+            RouteNotFound: no broker is known for the topic.
+            ConnectionFailed: no name server answers.
+        """
+        time_s, failures = self._pool.loop.time, 0
+        while True:
+            try:
+                async with asyncio.timeout_at(until_s):
+                    return await self.topic_queues(topic)
+            except TimeoutError as error:
+                raise self._no_answer(topic) from error
+            except PymqError as error:
+                failures += 1
+                if not may_try_again(
+                    error,
+                    failures=failures,
+                    retries=self._config.retries,
+                    is_bound=False,
+                    is_placed=False,
+                ):
+                    raise
+                wait_s = pause_s(failures, has_other=False)
+                if time_s() + wait_s >= until_s:
+                    raise
+            await asyncio.sleep(wait_s)
+            await self._read_route_again(topic, until_s)
 
     def _make_queues(self, route: Route) -> TopicQueues:
         network = self._pool.network

@@ -25,6 +25,7 @@ from pymq.client.sending.transactions import TransactionEnd
 from pymq.clock import Clock
 from pymq.protocol.headers.send import REGION
 from pymq.protocol.message import Message
+from pymq.protocol.message_keys import split_keys
 
 _NORMAL, _HALF, _END, _DELAYED = 0, 1, 2, 3
 #: LocalTransactionState.
@@ -67,8 +68,7 @@ class Tracer(SendHook):
         cost_ms = round(outcome.took_s * 1000 / len(outcome.messages))
         lines = []
         for message, receipt in zip(outcome.messages, outcome.receipts, strict=True):
-            keys = message.keys or ()
-            found = [receipt.message_id, *(keys.split() if isinstance(keys, str) else keys)]
+            found = [receipt.message_id, *split_keys(message.keys)]
             lines.append((trace_line(outcome, message, receipt, cost_ms), found))
         self._writer.add(lines)
 

@@ -1,5 +1,6 @@
 """One transaction: its half message, and what becomes of it. ``transactions`` has the rules."""
 
+import asyncio
 import logging
 from typing import Self
 
@@ -47,12 +48,14 @@ class Transaction:
         deadline_s: float | None = None,
     ) -> None:
         self._transactions = producer._transactions
+        self._pool = producer._pool
         self._message = message
         self._where = placement(queue, selector, sharding_key)
         self._deadline_s = deadline_s
         self._receipt: SendReceipt | None = None
         self._status = TransactionStatus.UNKNOWN
         self._is_left_open = False
+        self._ending = asyncio.Lock()
         #: Why the broker may not have heard ``_status``.
         self._failure: PymqError | None = None
 
@@ -93,7 +96,7 @@ class Transaction:
         return self
 
     async def commit(self) -> None:
-        """Have the message delivered. Idempotent.
+        """Have the message delivered. Idempotent; another call waits for the one under way.
 
         Raises:
             PymqError: the broker may not have heard it; then it asks, and the check must say so.
@@ -101,11 +104,13 @@ class Transaction:
                 raises the error again otherwise: a second commit could be a second message.
             LocalProtocolError: the transaction was ended otherwise.
         """
-        await self._end(TransactionStatus.COMMIT)
+        async with self._ending:
+            await self._end(TransactionStatus.COMMIT)
 
     async def rollback(self) -> None:
         """Have the message dropped. Raises what ``commit`` does."""
-        await self._end(TransactionStatus.ROLLBACK)
+        async with self._ending:
+            await self._end(TransactionStatus.ROLLBACK)
 
     async def leave_open(self) -> None:
         """Let ``check_transaction`` say what became of it, when the broker asks.
@@ -115,9 +120,11 @@ class Transaction:
 
         Raises:
             ClientClosed: the transaction has not begun.
+            ClientMisplaced: it was begun in another process, thread or event loop.
             LocalProtocolError: it was ended already.
         """
         receipt = self.receipt
+        self._pool.home.check()
         if self._status is not TransactionStatus.UNKNOWN:
             raise LocalProtocolError(
                 f"leave_open of the transaction of message {receipt.message_id}, whose broker was "

@@ -51,6 +51,7 @@ from pymq.protocol.message import (
     Message,
     ReceivedMessage,
 )
+from pymq.protocol.message_keys import split_keys
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
 from pymq.protocol.record import decode_record, parse_offset_message_id
 
@@ -244,8 +245,7 @@ class Transactions:
         is_checked: bool = False,
     ) -> None:
         if self._on_end is not None and message is not None:
-            keys = message.keys or ()
-            found = keys.split() if isinstance(keys, str) else list(keys)
+            found = split_keys(message.keys)
             address = channel.address
             self._on_end(
                 TransactionEnd(

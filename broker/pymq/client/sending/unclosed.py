@@ -26,6 +26,8 @@ def _say(window: SendWindow, process: Process) -> None:
     lost = "no send was under way"
     if count := window.count + window.lost_count:
         lost = f"{count} sends had no answer; they are lost, or stored without anybody knowing"
+    if gathered := sum(one.count for one in window.gathered):
+        lost = f"{gathered} messages of its Batcher had no receipt, and {lost}"
     _log.warning(
         "a producer was left without close(): %s; use it as `async with Producer(...)`, or await "
         "close(), which waits for what is in flight",

@@ -7,9 +7,10 @@ certain queue is tried again only when nothing of it reached the broker.
 import itertools
 import secrets
 
+from pymq.client import operations
 from pymq.client.checks import check_seconds
 from pymq.client.cluster.network import advertised
-from pymq.client.cluster.routes import pick_queue
+from pymq.client.cluster.routes import has_master, pick_queue
 from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
 from pymq.client.sending.send_retry import pause_s
 from pymq.client.sockets.blocking_pool import BlockingPool
@@ -103,7 +104,12 @@ class BlockingSender:
     def _is_mistake(self, topic: str, error: PymqError) -> bool:
         """Does nobody know a topic, and did nobody know it before?"""
         is_certain = isinstance(error, RouteNotFound) and error.is_certain
-        return is_certain and self._pool.routes.find(topic) is None
+        if not is_certain or self._pool.routes.find(topic) is not None:
+            return False
+        try:  # That of the topic may be away where there is no broker at all.
+            return has_master(self._pool.ask_name_servers(operations.cluster_info()))
+        except PymqError:
+            return False
 
     def _wait(self, failures: int, until_s: float) -> bool:
         """Wait before another attempt; return whether there is time for it."""

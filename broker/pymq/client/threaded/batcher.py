@@ -12,6 +12,7 @@ from pymq.client.sending import batcher as _batcher
 from pymq.client.sending.placement import QueueSelector
 from pymq.client.sending.producer import Producer as _Asyncio
 from pymq.client.sending.receipts import SendReceipt
+from pymq.client.threaded.handed_over import as_it_is
 from pymq.client.threaded.producer import Producer
 from pymq.client.threaded.thread_window import ThreadWindow
 from pymq.errors import PymqError
@@ -125,16 +126,21 @@ class Batcher:
         selector: QueueSelector | None = None,
         sharding_key: str | None = None,
     ) -> concurrent.futures.Future[SendReceipt]:
-        """Take a message; waits only while too much is unanswered. See the asyncio Batcher.
+        """Take a message as it is now; waits only while too much is unanswered.
+
+        See the asyncio Batcher.
 
         Raises:
+            LocalProtocolError: the message cannot be sent; the text names the limit. With hooks,
+                which may change it before, the future has the error.
             TooManyPending: there was no room until the deadline; nothing was sent.
-            ClientClosed: the producer is not open.
+            ClientClosed: batcher or producer are not open.
         """
         self._face._check_caller()
-        body = message.body if isinstance(message, Message) else b""
-        size = len(body) if isinstance(body, bytes | bytearray) else 0
         self._check_process()
+        message = as_it_is(message)
+        self._made._check(message, queue, selector, sharding_key)
+        size = len(message.body) if isinstance(message.body, bytes) else 0
         room = self._room
         room.wait_begin(size, self._limit_s, self._face._check_open)
         future: concurrent.futures.Future[SendReceipt] = concurrent.futures.Future()

@@ -6,6 +6,7 @@ import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from pymq.client.cluster.home import Process
@@ -16,6 +17,10 @@ C = TypeVar("C", bound="Client")
 T = TypeVar("T")
 
 
+#: What goes on in this context, in whatever thread, was begun in this one's loop.
+_within: ContextVar["LoopThread | None"] = ContextVar("_within", default=None)
+
+
 class LoopThread:
     """An event loop in a thread of its own."""
 
@@ -24,6 +29,8 @@ class LoopThread:
         self.process = Process()
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
+        #: Who closes the client in it, and then the thread.
+        self.closer: threading.Thread | None = None
         # What began before the end is cancelled. Reentrant: close() may come from a signal.
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -73,7 +80,9 @@ class LoopThread:
             except ClientClosed:
                 work.close()
                 raise
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            context = copy_context()
+            context.run(_within.set, self)
+            return context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
 
     def soon(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop.
@@ -109,6 +118,12 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
+    def wait_ended(self) -> None:
+        """Wait until another one has closed it, unless that waits for us: a handler, a listener."""
+        is_waited_for = _within.get() is self or self.closer is threading.current_thread()
+        if not self.process.is_forked and not is_waited_for:
+            self._thread.join()
+
 
 class Client(Protocol):
     """What is common to the clients of asyncio."""
@@ -135,6 +150,8 @@ class Threaded(Generic[C]):
         self._make = make
         self._made = make()
         self._thread: LoopThread | None = None
+        #: The same, from when it is closed.
+        self._ending: LoopThread | None = None
         #: The thread of a client that starts, which may have to wait for its cluster.
         self._begun: LoopThread | None = None
         self._name = ""
@@ -205,16 +222,21 @@ class Threaded(Generic[C]):
         """Make again what belongs to a process, before the client is used in this one."""
 
     def _stop(self, close: Callable[[C], Coroutine[Any, Any, Any]]) -> None:
-        forget_end, self._forget_end = self._forget_end, _nothing
-        forget_end()
         if self._begun is not None:
             self._begun.close()  # whoever waits for the start hears that it is closed
-        thread, self._thread = self._thread, None
-        if thread is not None and not thread.process.is_forked:
-            try:
+        thread, forget_end = self._thread, self._forget_end
+        if thread is None:
+            if self._ending is not None:
+                self._ending.wait_ended()
+            return
+        self._ending, self._thread = thread, None
+        try:
+            if not thread.process.is_forked:
+                thread.closer = threading.current_thread()
                 thread.call(close(self._made))
-            finally:
-                thread.close()
+        finally:
+            thread.close()
+            forget_end()  # not before: the end of the process waits for it, too
 
     def _set(self, about: object, setting: Callable[[C], object]) -> None:
         """Change what the client is told to do, also in children made by ``fork``."""

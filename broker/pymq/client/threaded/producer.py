@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from pymq.client.sending import producer as _producer
-from pymq.client.sending.placement import QueueSelector
+from pymq.client.sending.placement import QueueSelector, placement
 from pymq.client.sending.producer_config import MOMENT_S
 from pymq.client.sending.receipts import SendReceipt
 from pymq.client.sending.send_encoding import batch_messages
 from pymq.client.threaded.blocking_face import blocking, constructor
+from pymq.client.threaded.handed_over import as_it_is
 from pymq.client.threaded.loop_thread import Threaded
 from pymq.client.threaded.thread_window import ThreadWindow
 from pymq.protocol.bodies import MessageQueue
@@ -30,7 +31,6 @@ class Producer(Threaded[_producer.Producer]):
     @constructor(_producer.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(lambda: _producer.Producer(*args, **kwargs))
-        self._limit_s = self._made._config.deadline_s
         self._renewed()
 
     def _renewed(self) -> None:
@@ -86,16 +86,21 @@ class Producer(Threaded[_producer.Producer]):
     ) -> concurrent.futures.Future[SendReceipt]:
         """Begin to store a message; waits only while too much is unanswered (``in_flight_max``).
 
-        Sends that are in flight at the same time may overtake each other.
+        It is sent as it is now, whatever becomes of the object. Sends that are in flight at the
+        same time may overtake each other.
 
         Raises:
+            LocalProtocolError: the message cannot be sent; the text names the limit. With hooks,
+                which may change it before, the future has the error.
             TooManyPending: there was no room until the deadline; nothing was sent.
             ClientClosed: the producer is not open.
         """
         self._check_caller()
-        body = message.body if isinstance(message, Message) else b""
-        size = len(body) if isinstance(body, bytes | bytearray) else 0
-        limit_s = self._limit_s if deadline_s is None else deadline_s
+        message = as_it_is(message)
+        maker = self._client._maker
+        maker.check(message, placement(queue, selector, sharding_key), in_batch=False)
+        size = len(message.body) if isinstance(message.body, bytes) else 0
+        limit_s = maker.limit_s(deadline_s)
         room = self._room
         waited_s = room.wait_begin(size, limit_s, self._check_open)
         if waited_s:

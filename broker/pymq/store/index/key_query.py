@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pymq.errors import CorruptRecord, StoreError
+from pymq.protocol.codes import TRANSACTION_MASK
 from pymq.protocol.index_keys import KEYS, UNIQUE_KEY, index_keys, key_hash
 from pymq.protocol.message import find_property
-from pymq.protocol.record import decode_record
+from pymq.protocol.record import Record, decode_record
 from pymq.protocol.record_batch import RecordColumns
 from pymq.store.index.key_index import KeyIndex, candidates
 from pymq.store.log.commit_log import CommitLog
@@ -20,6 +21,11 @@ from pymq.store.log.segment import Segment
 
 #: Messages one query returns at most (RocketMQ maxMsgsNumBatch).
 QUERY_COUNT_MAX = 64
+#: Messages whose keys only share the hash that was asked for. By chance there are a few; a producer
+#: can make as many as it likes. Each is read.
+OTHER_COUNT_MAX = 1024
+#: Properties up to this size are hashed here; for others the arrays of the indexer are quicker.
+_HASHED_BYTES_MAX = 1024
 #: First read of a record; most records are smaller.
 _READ_BYTES = 4096
 _AT_0 = np.zeros(1, np.int64)
@@ -47,7 +53,8 @@ class KeyQuery:
     whole process.
 
     RocketMQ returns every message that shares the hash, and compares the times of the index, which
-    are rounded down to a second. Here every message is checked.
+    are rounded down to a second. Here every message is checked, and a query fails that would have
+    to check too many.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class KeyQuery:
         self._count_max = min(count_max, QUERY_COUNT_MAX)
         self._begin_ms = begin_ms
         self._end_ms = end_ms
+        self._other_count = 0
         #: (physical offset, size) of the messages found, newest first.
         self.places: list[tuple[int, int]] = []
         self.error: StoreError | None = None
@@ -129,16 +137,37 @@ class KeyQuery:
             if record.topic == self._topic and _has_key(record.properties, self._key):
                 in_time = self._begin_ms <= record.store_timestamp <= self._end_ms
                 return record.size if in_time else 0
-            columns = RecordColumns(np.frombuffer(data[: record.size], np.uint8), _AT_0)
-            if self._hash not in index_keys(columns).key_hash:
-                raise CorruptRecord("it has no such key")
+            if not self._shares_hash(record):
+                columns = RecordColumns(np.frombuffer(data[: record.size], np.uint8), _AT_0)
+                if self._hash not in index_keys(columns).key_hash:
+                    raise CorruptRecord("it has no such key")
         except CorruptRecord as error:
             raise CorruptRecord(
                 f"{segment.path}: the key index leads to position {position}, but there "
                 f"is no message of that key: {error}. `pymq store check` shows which of them is "
                 "damaged"
             ) from error
-        return 0  # Another key with the same hash.
+        self._other_count += 1
+        if self._other_count > OTHER_COUNT_MAX:
+            raise StoreError(
+                f"the index leads to more than {OTHER_COUNT_MAX} messages with other keys of the "
+                "same hash, and no more are read; a narrower range of times may have fewer"
+            )
+        return 0
+
+    def _shares_hash(self, record: Record) -> bool:
+        """Has a message a key of the wanted hash? If not, that is not certain."""
+        properties = record.properties
+        if len(properties) > _HASHED_BYTES_MAX or record.sys_flag & TRANSACTION_MASK:
+            return False
+        keys = (find_property(properties, KEYS) or b"").split(b" ")
+        keys.append(find_property(properties, UNIQUE_KEY) or b"")
+        # Malformed text hashes differently in the index: it does not count here.
+        return any(
+            key_hash(record.topic, str(key, "utf-8", "replace")) == self._hash
+            for key in keys
+            if key
+        )
 
 
 def _first(segment: Segment) -> int:

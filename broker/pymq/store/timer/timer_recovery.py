@@ -18,7 +18,7 @@ import numpy as np
 from pymq.clock import Clock
 from pymq.protocol.message import UNIQUE_KEY, find_property
 from pymq.protocol.names import TIMER_TOPIC
-from pymq.protocol.parking import TIMER_ROLLS
+from pymq.protocol.parking import timer_rolls
 from pymq.protocol.record import Record
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files
@@ -346,6 +346,5 @@ def _still_waiting(
 
 
 def _key_and_rounds(record: Record, due_ms: int) -> tuple[_Key, int]:
-    rounds = find_property(record.properties, TIMER_ROLLS.encode()) or b"0"
     key = find_property(record.properties, UNIQUE_KEY.encode()) or b""
-    return (key, due_ms), int(rounds) if rounds.isdigit() else 0
+    return (key, due_ms), timer_rolls(record.properties)

@@ -105,11 +105,11 @@ def test_numbers_of_rounds_that_clients_make_up_hold_nothing_up(
     for _ in range(20):
         waits.deliver(1000)
     assert sorted(waits.bodies()) == sorted([*made_up, b"good", b"later"])
-    rolls = {
+    seen = {
         record.body: decode_properties(record.properties)["TIMER_ROLL_TIMES"]
         for record in waits.records()
     }
-    assert (rolls[b"long"], rolls[b"other"], rolls[b"few"]) == ("1", "1", "4")
+    assert (seen[b"long"], seen[b"other"], seen[b"few"]) == ("1", "1", "4")
     waits.stop()
     waits = Waits(tmp_path, clock, timer_roll_window_slots=6, segment_bytes=1 << 16)
     waits.delay(b"last", 1000)

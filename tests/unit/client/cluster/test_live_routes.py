@@ -11,7 +11,8 @@ from pymq.client.operations import Operation
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConnectionFailed, PymqError, RouteNotFound, TopicNotExist
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from pymq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
+from pymq.protocol.codes import RequestCode
 
 GONE = TopicNotExist("no route info", code=17)
 
@@ -32,12 +33,16 @@ class FakeNameServers:
 
     def __init__(self) -> None:
         self.answers: dict[str, TopicRoute | PymqError] = {}
+        self.cluster: ClusterInfo | PymqError = ClusterInfo()
         self.asked: list[str] = []
 
-    async def ask(self, make: Callable[[], Operation[TopicRoute]]) -> TopicRoute:
-        topic = str((make().request.fields or {})["topic"])
-        self.asked.append(topic)
-        answer = self.answers.get(topic, GONE)
+    async def ask(self, make: Callable[[], Operation[Any]]) -> TopicRoute | ClusterInfo:
+        request = make().request
+        answer: TopicRoute | ClusterInfo | PymqError = self.cluster
+        if request.code != RequestCode.GET_BROKER_CLUSTER_INFO:
+            topic = str((request.fields or {})["topic"])
+            self.asked.append(topic)
+            answer = self.answers.get(topic, GONE)
         if isinstance(answer, PymqError):
             raise answer
         return answer
@@ -134,6 +139,28 @@ def test_a_topic_without_a_route() -> None:
         bed.servers.answers["U"] = ConnectionFailed("no name server answers")
         with pytest.raises(ConnectionFailed):
             await bed.routes.route("U", create_queue_count=4)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "cluster, is_certain",
+    [
+        (ClusterInfo(brokers={"a": BrokerData(broker_name="a", addresses={0: "a:1"})}), True),
+        # A broker that restarts, or a name server that has just started.
+        (ClusterInfo(brokers={"a": BrokerData(broker_name="a", addresses={1: "a:2"})}), False),
+        (ClusterInfo(), False),
+        (ConnectionFailed("no name server answers"), False),
+    ],
+)
+def test_that_there_is_no_such_topic_is_certain_only_while_there_are_brokers(
+    cluster: ClusterInfo | PymqError, is_certain: bool
+) -> None:
+    async def test(bed: Bed) -> None:
+        bed.servers.cluster = cluster
+        with pytest.raises(RouteNotFound) as failed:
+            await bed.routes.route("T", create_queue_count=4)
+        assert failed.value.is_certain == is_certain
 
     run(test)
 

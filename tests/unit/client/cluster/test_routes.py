@@ -79,6 +79,28 @@ def test_a_route_with_a_number_of_queues_that_cannot_be_is_refused(counts: tuple
             provisional_route("T", lie, 4)
 
 
+@pytest.mark.parametrize("count", ["65537", "3000000", "9" * 5000])
+def test_an_order_configuration_with_a_number_that_cannot_be_is_refused(count: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"'b' \d+ queues, expected at most 65536"):
+        existing_route("T", found(A, order=f"a:1;b:{count}"))
+
+
+def test_an_order_configuration_may_have_zeros_and_parts_that_are_none() -> None:
+    route = existing_route("T", found(A, order=f"b:{'0' * 20}2;c;d:x;e:\u0662;:3"))
+    assert route.write_queues == queues(("b", 0), ("b", 1))
+
+
+@pytest.mark.parametrize("by_order", [False, True])
+def test_a_route_with_too_many_queues_of_many_brokers_is_refused(by_order: bool) -> None:
+    names = [f"b{number}" for number in range(5)]
+    if by_order:
+        lie = found(order=";".join(f"{name}:{QUEUE_COUNT_MAX}" for name in names))
+    else:
+        lie = found(*((name, {0: "a:1"}, QUEUE_COUNT_MAX, 1, READ_WRITE) for name in names))
+    with pytest.raises(RemoteProtocolError, match="queues in all, expected at most 262144"):
+        existing_route("T", lie)
+
+
 def test_queues_are_sorted_by_broker_and_number() -> None:
     b = ("b", {0: "b:1"}, 1, 2, READ_WRITE)
     assert existing_route("T", found(b, A)).write_queues == queues(("a", 0), ("b", 0), ("b", 1))

@@ -57,6 +57,13 @@ def test_which_failures_are_tried_again(error: PymqError, often: bool | None, bo
                                                  and error.outcome_known))  # fmt: skip
 
 
+def test_time_heals_what_name_servers_refuse() -> None:
+    assert may_try_again(refused(1), failures=9, retries=None, is_bound=False, is_placed=False)
+    assert not may_try_again(refused(1), failures=9, retries=8, is_bound=False, is_placed=False)
+    for final in (refused(13), certain()):
+        assert not may_try_again(final, failures=9, retries=None, is_bound=False, is_placed=False)
+
+
 def test_pauses_grow_up_to_a_limit() -> None:
     assert pause_s(1, has_other=True) == 0.0
     for failures in range(1, 200):

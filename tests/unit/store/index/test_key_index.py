@@ -1,6 +1,7 @@
 """The key index: its bytes against RocketMQ's rules, what is found, and what crashes leave."""
 
 import errno
+import itertools
 import random
 import shutil
 import struct
@@ -33,6 +34,7 @@ from pymq.store.index.index_file import IndexFile
 from pymq.store.index.index_format import ITEM, IndexHeader, IndexLayout, unpack_header
 from pymq.store.index.indexer import STEP_BYTES_LEAST, STEP_BYTES_MAX
 from pymq.store.index.key_index import KeyIndex
+from pymq.store.index.key_query import OTHER_COUNT_MAX
 
 SLOTS, LIMIT = 50, 100
 ENTRIES_START = 40 + 4 * SLOTS
@@ -200,6 +202,35 @@ def test_what_shares_a_hash_is_not_found(tmp_path: Path) -> None:
     index_all(store)
     assert found(store, "Aa") == [b"Aa"] and found(store, "BB") == [b"BB"]
     assert found(store, "C#") == []
+    store.close()
+
+
+def test_a_query_gives_up_on_a_hash_that_too_many_messages_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of one hash are easily made, to keep the threads busy in which queries run."""
+    twins = ["".join(parts) for parts in itertools.product(("Aa", "BB"), repeat=15)]
+    wanted = twins.pop()
+    store = open_store(tmp_path, index_item_limit=100_000, segment_bytes=1 << 22)
+    put_ok(store, keyed(wanted, body=b"wanted"))
+    put_ok(store, *(keyed(key) for key in twins[: OTHER_COUNT_MAX - 1]))
+    index_all(store)
+    decoded = 0
+
+    def counted(*arguments: Any) -> Record:
+        nonlocal decoded
+        decoded += 1
+        return decode_record(*arguments)
+
+    monkeypatch.setattr("pymq.store.index.key_query.decode_record", counted)
+    assert found(store, wanted) == [b"wanted"]
+    put_ok(store, *(keyed(key) for key in twins[OTHER_COUNT_MAX - 1 : 20_000]))
+    index_all(store)
+    decoded = 0
+    with pytest.raises(StoreError, match="messages with other keys of the same hash"):
+        found(store, wanted)
+    assert decoded == OTHER_COUNT_MAX + 1
+    assert found(store, twins[19_999], count_max=1) != []
     store.close()
 
 

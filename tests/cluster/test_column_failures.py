@@ -1,0 +1,113 @@
+"""Tables whose sending ends early: what is told of each row is so, and stays so."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.cluster.fake_broker import FakeBroker
+from tests.cluster.running import run
+
+from pymq import Message, Producer, RowsNotSent
+from pymq.errors import ClientClosed, TooManyPending
+from pymq.net.server import ServerConnection
+from pymq.protocol.batch_body import decode_batch
+from pymq.protocol.codes import SEND_RECORDS, RequestCode
+from pymq.protocol.command import Command
+
+#: For what succeeds, however busy the machine.
+LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
+KEYS = 8
+ROWS = 80
+#: One request has one row.
+BODY_BYTES = 1000
+
+
+class Holding(FakeBroker):
+    """Keeps batches to itself until it is told to answer."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.is_holding = True
+        self.kept: list[tuple[ServerConnection, Command]] = []
+
+    def on_command(self, connection: ServerConnection, command: Command) -> None:
+        if command.code == RequestCode.SEND_BATCH_MESSAGE and self.is_holding:
+            self.kept.append((connection, command))
+        elif command.code == SEND_RECORDS:  # as the official ones answer
+            connection.respond(command, command.reply(3))
+        else:
+            super().on_command(connection, command)
+
+    def answer(self) -> None:
+        """Answer what was kept, and all that comes."""
+        self.is_holding = False
+        for connection, command in self.kept:
+            self.on_command(connection, command)
+
+    async def wait_kept(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.kept) < count:
+                await asyncio.sleep(0.005)
+
+    def bodies(self) -> set[bytes]:
+        """Return the bodies of the batches that were answered."""
+        batches = [one for one in self.sent if one.code == RequestCode.SEND_BATCH_MESSAGE]
+        return {bytes(body) for one in batches for _, body, _ in decode_batch(one.body)}
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymq.client.sending.column_sends.BATCH_BYTES", BODY_BYTES)
+
+
+def table(*, keyed: bool = True) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"body": [b"%d-" % n + b"x" * BODY_BYTES for n in range(ROWS)]}
+    if keyed:
+        columns["sharding_key"] = [f"k{n % KEYS}" for n in range(ROWS)]
+    return columns
+
+
+def test_a_row_that_failed_is_not_sent_later_by_what_was_under_way() -> None:
+    """One queue's rows cannot be sent; nobody goes on with those of others behind our back."""
+
+    async def test() -> None:
+        async with Holding("a", "b") as broker, Producer(broker.address, **LIMITS) as producer:
+            await producer.send(Message("T", b"first"))
+            for channel in producer._pool._channels.values():
+                channel._table.pending_max = 2
+            rows = table()
+            sending = asyncio.create_task(producer.send_columns(rows, topic="T"))
+            await broker.wait_kept(2)
+            broker.answer()
+            with pytest.raises(RowsNotSent) as failed:
+                await sending
+            assert producer.in_flight_count == 0
+            assert [type(one) for one in failed.value.failures] == [TooManyPending]
+            await producer.send(Message("T", b"last"))  # it comes after all that was sent before
+            status = dict(zip(rows["body"], failed.value.receipts.status.tolist(), strict=True))
+            lost = {body for body, what in status.items() if what == "FAILED"}
+            assert failed.value.outcome_known and len(lost) == ROWS - 2
+            assert not lost & broker.bodies()
+
+    run(test())
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "free"])
+def test_closing_while_a_table_is_sent_leaves_receipts(keyed: bool) -> None:
+    async def test() -> None:
+        async with Holding() as broker:
+            producer = Producer(broker.address, in_flight_max=4, **LIMITS)
+            async with producer:
+                sending = asyncio.create_task(
+                    producer.send_columns(table(keyed=keyed), topic="T")
+                )
+                await broker.wait_kept(2)
+                await producer.close(timeout_s=0.1)
+            with pytest.raises(RowsNotSent) as failed:
+                await sending
+            status = failed.value.receipts.status.tolist()
+            assert set(status) == {"UNKNOWN", "FAILED"}
+            assert status.count("UNKNOWN") == len(broker.kept)
+            assert any(isinstance(one, ClientClosed) for one in failed.value.failures)
+
+    run(test())

@@ -1,0 +1,227 @@
+"""What a reader of one queue makes of answers that bring it nowhere, and of ones that are large."""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pymq.client.cluster.network import PLAIN
+from pymq.client.group.broker_offsets import BrokerOffsets
+from pymq.client.group.inbox import FlowLimits, Inbox
+from pymq.client.group.queue_reader import QueueReader
+from pymq.client.group.reader_parts import ReaderParts
+from pymq.client.group.start_policy import StartPolicy
+from pymq.client.operations import Pull, PullResult, PullStatus
+from pymq.client.pulling.pull_buffer import PullBuffer
+from pymq.client.pulling.pull_reader import PullReader
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.bodies import MessageQueue, Subscription
+from pymq.protocol.codes import MessageFlag
+from pymq.protocol.record import NewRecord, encode_record, record_size, topic_field
+
+QUEUE = MessageQueue("T", "a", 0)
+DEADLINE_S = 60.0
+END = 5
+
+
+class Broker:
+    """Plays the pool, and the broker behind it, which answers pulls at once."""
+
+    network = PLAIN
+
+    def __init__(self, answer: Callable[[Pull], PullResult]) -> None:
+        self._answer = answer
+        self.pulls: list[Pull] = []
+        self.other_requests = 0
+
+    async def read_channel(self, queue: MessageQueue, broker_id: int = 0) -> None:
+        pass
+
+    async def ask(self, channel: None, operation: Any, timeout_s: float | None = None) -> Any:
+        await asyncio.sleep(0)  # or others could not run
+        if not isinstance(operation, Pull):
+            self.other_requests += 1
+            return 0
+        self.pulls.append(operation)
+        return self._answer(operation)
+
+
+def answer(status: PullStatus, next_offset: int, body: bytes = b"") -> PullResult:
+    return PullResult(status, next_offset, 0, END, body)
+
+
+def reader_of(broker: Any, inbox: Inbox) -> QueueReader:
+    parts = ReaderParts(
+        group="g",
+        pool=broker,
+        inbox=inbox,
+        offsets=lambda queue: BrokerOffsets("g", queue, broker),
+        on_undecodable=lambda _: None,
+        troubles=SaidOnce(logging.getLogger("test")),
+    )
+    common: dict[str, Any] = {
+        "subscription": Subscription(topic="T"),
+        "start": StartPolicy.of("earliest"),
+        "left_at": None,
+    }
+    if isinstance(inbox, PullBuffer):
+        return PullReader(
+            QUEUE,
+            parts,
+            **common,
+            buffer=inbox,
+            begin_at=0,
+            on_begin=lambda: None,
+            queue_count=lambda: 1,
+        )
+    return QueueReader(QUEUE, parts, **common)
+
+
+async def read(reader: QueueReader, until: Callable[[], object]) -> None:
+    """Let a reader read until something holds."""
+    reading = asyncio.ensure_future(reader.run())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not until():
+                assert not reading.done(), reading
+                await asyncio.sleep(0)
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+
+
+# ------------------------------------------------------------------- pulls that bring it nowhere
+
+
+@pytest.mark.parametrize("kind", [Inbox, PullBuffer])
+@pytest.mark.parametrize(
+    "status", [PullStatus.NO_MATCH, PullStatus.NO_NEW, PullStatus.OFFSET_ILLEGAL]
+)
+def test_who_gets_the_same_answer_at_once_asks_ever_less_often(
+    status: PullStatus, kind: Callable[[FlowLimits], Inbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        broker = Broker(lambda pull: answer(status, pull.offset))
+        ends_s = asyncio.get_running_loop().time() + 1.0
+        await read(
+            reader_of(broker, kind(FlowLimits())),
+            lambda: asyncio.get_running_loop().time() > ends_s,
+        )
+        assert 1 <= len(broker.pulls) < 50
+        assert broker.other_requests < 50
+
+    asyncio.run(test())
+    moves = [one for one in caplog.records if "reading goes on at" in one.getMessage()]
+    assert len(moves) == (status is PullStatus.OFFSET_ILLEGAL)
+
+
+def test_who_gets_on_asks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each second pull brings it nowhere, which makes a pause of 10 ms and never a longer one."""
+    pauses: list[float] = []
+
+    async def test() -> None:
+        sleep = asyncio.sleep
+
+        async def noted(delay_s: float) -> None:
+            if delay_s:
+                pauses.append(delay_s)
+            await sleep(0)
+
+        monkeypatch.setattr("pymq.client.group.queue_reader.asyncio.sleep", noted)
+        grows = iter([True, False] * 1000)
+        broker = Broker(lambda pull: answer(PullStatus.NO_MATCH, pull.offset + next(grows)))
+        await read(reader_of(broker, Inbox(FlowLimits())), lambda: len(broker.pulls) >= 100)
+
+    asyncio.run(test())
+    assert set(pauses) <= {0.01} and len(pauses) <= 51
+
+
+def test_a_reset_does_not_wait_for_the_pause_to_end() -> None:
+    async def test() -> None:
+        broker = Broker(lambda pull: answer(PullStatus.NO_NEW, pull.offset))
+        reader = reader_of(broker, Inbox(FlowLimits()))
+        reading = asyncio.ensure_future(reader.run())
+        async with asyncio.timeout(DEADLINE_S):
+            while len(broker.pulls) < 3:
+                await asyncio.sleep(0.001)
+            reader.reset(3)
+            while broker.pulls[-1].offset != 3:
+                await asyncio.sleep(0.001)
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    asyncio.run(test())
+
+
+# ------------------------------------------------------------- bodies that are large when inflated
+
+
+def records(offsets: range, body: bytes) -> bytes:
+    """Return stored records whose bodies are compressed."""
+    host = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
+    stored = zlib.compress(body)
+    new = NewRecord("T", 0, stored, b"", host, 1, sys_flag=int(MessageFlag.COMPRESSED))
+    return b"".join(
+        part
+        for offset in offsets
+        for part in encode_record(
+            new,
+            topic_field(b"T"),
+            size=record_size(len(stored), 2, 0, 2 * len(host)),
+            queue_offset=offset,
+            physical_offset=offset * 1000,
+            store_timestamp=2,
+            store_host=host,
+        )
+    )
+
+
+def test_what_is_compressed_is_inflated_as_far_as_there_is_room() -> None:
+    async def test() -> None:
+        plain, count = bytes(1 << 20), 24
+
+        def found(pull: Pull) -> PullResult:
+            if pull.offset == count:
+                return answer(PullStatus.NO_NEW, count)
+            return answer(PullStatus.FOUND, count, records(range(pull.offset, count), plain))
+
+        broker = Broker(found)
+        inbox = Inbox(FlowLimits(queue_bytes_max=3 << 20))
+        reading = asyncio.ensure_future(reader_of(broker, inbox).run())
+        got: list[int] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while len(got) < count:
+                delivery = await inbox.take()
+                assert delivery is not None
+                assert inbox.message_bytes <= 3 << 20
+                got.append(delivery.message.queue_offset)
+                inbox.acknowledge(delivery)
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert got == list(range(count))
+
+    asyncio.run(test())
+
+
+def test_one_message_is_taken_although_it_is_larger_than_the_room() -> None:
+    async def test() -> None:
+        def found(pull: Pull) -> PullResult:
+            if pull.offset == END:
+                return answer(PullStatus.NO_NEW, END)
+            return answer(PullStatus.FOUND, END, records(range(pull.offset, END), bytes(1000)))
+
+        inbox = Inbox(FlowLimits(queue_bytes_max=10))
+        reading = asyncio.ensure_future(reader_of(Broker(found), inbox).run())
+        async with asyncio.timeout(DEADLINE_S):
+            for offset in range(END):
+                delivery = await inbox.take()
+                assert delivery is not None and delivery.message.queue_offset == offset
+                assert inbox.message_count == 1
+                inbox.acknowledge(delivery)
+        reading.cancel()
+        await asyncio.wait([reading])
+
+    asyncio.run(test())
