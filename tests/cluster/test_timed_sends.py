@@ -108,6 +108,8 @@ def test_a_recalled_message_is_not_delivered() -> None:
             now = await producer.send(Message("T", b"now"))
             with pytest.raises(LocalProtocolError, match="has no recall_handle: only a message"):
                 await producer.recall(now)
+            with pytest.raises(LocalProtocolError, match="receipt=None: expected a SendReceipt"):
+                await producer.recall(None)  # type: ignore[arg-type]
             with pytest.raises(LocalProtocolError, match="'nonsense' is no recall handle"):
                 await producer.recall("nonsense")
             assert kept.recall_handle is not None

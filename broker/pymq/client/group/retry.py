@@ -15,6 +15,7 @@ from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.errors import BrokerError, LocalProtocolError, PymqError
 from pymq.net.said_once import SaidOnce
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.message import RETRY_TOPIC
 from pymq.protocol.names import is_retry_topic
 from pymq.protocol.outcomes import DEAD_LETTER, EXPIRED, GROUP_DELAYS
@@ -22,6 +23,8 @@ from pymq.protocol.outcomes import DEAD_LETTER, EXPIRED, GROUP_DELAYS
 _log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
+#: For brokers before 4.9.3, which fail without a number; their groups have it by default.
+OLD_TIMES_MAX = 16
 
 
 def visible_topic(stored_topic: str, properties: dict[str, str]) -> str:
@@ -204,14 +207,20 @@ class FailedMessages:
                     outcome.reason,
                     error,
                 )
-        level = GROUP_DELAYS if outcome is None else outcome.delay_level
-        operation = operations.send_back(
-            message,
-            group=self._group,
-            max_reconsume_times=self._max_reconsume_times,
-            delay_level=level or GROUP_DELAYS,
-        )
-        await self._pool.ask(channel, operation)
+        level = (outcome.delay_level if outcome is not None else None) or GROUP_DELAYS
+
+        async def send_back(times: int | None) -> None:
+            operation = operations.send_back(
+                message, group=self._group, max_reconsume_times=times, delay_level=level
+            )
+            await self._pool.ask(channel, operation)
+
+        try:
+            await send_back(self._max_reconsume_times)
+        except BrokerError as error:
+            if self._max_reconsume_times is not None or error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            await send_back(OLD_TIMES_MAX)
 
     def _try_again(self, delivery: Delivery) -> None:
         if delivery.is_held:

@@ -9,8 +9,9 @@ import pytest
 from pymq.client.group.inbox import FlowLimits, Inbox
 from pymq.client.group.process_queue import ProcessQueue
 from pymq.client.group.retry import FailedMessages
-from pymq.errors import PymqError, SystemBusy
+from pymq.errors import BrokerError, PymqError, SystemBusy
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.message import ReceivedMessage
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -21,12 +22,14 @@ class FakePool:
 
     def __init__(self) -> None:
         self.refusals: list[PymqError | None] = []
+        self.asked: list[Any] = []
         self.loop = asyncio.get_running_loop()
 
     async def read_channel(self, queue: MessageQueue) -> None:
         return None
 
-    async def ask(self, channel: None, operation: object) -> None:
+    async def ask(self, channel: None, operation: Any) -> None:
+        self.asked.append(operation)
         refusal = self.refusals.pop(0) if self.refusals else None
         if refusal is not None:
             raise refusal
@@ -35,7 +38,7 @@ class FakePool:
 class Consumer:
     """The parts of a consumer, with some messages taken."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, max_reconsume_times: int | None = 16) -> None:
         self.inbox = Inbox(FlowLimits())
         self.queue = ProcessQueue(QUEUE, 0)
         messages = [
@@ -48,7 +51,7 @@ class Consumer:
         self.pool: Any = FakePool()
         self.failed = FailedMessages(
             group="g",
-            max_reconsume_times=16,
+            max_reconsume_times=max_reconsume_times,
             pool=self.pool,
             inbox=self.inbox,
             is_closing=lambda: False,
@@ -105,3 +108,24 @@ def test_a_handler_that_fails_while_the_consumer_closes_is_said_too(
     asyncio.run(test())
     (record,) = caplog.records
     assert "delivered again, because the consumer was closed" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "sent"),
+    [
+        (None, ResponseCode.SYSTEM_ERROR, [None, "16"]),  # a broker before 4.9.3
+        (None, ResponseCode.SYSTEM_BUSY, [None]),
+        (3, ResponseCode.SYSTEM_ERROR, ["3"]),
+    ],
+)
+def test_brokers_that_need_a_number_of_tries_get_one(
+    given: int | None, code: int, sent: list[str | None]
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(1, given)
+        consumer.pool.refusals = [BrokerError("java.lang.NullPointerException", code=code)]
+        await consumer.failed.handler_failed(consumer.deliveries, ValueError("x"))
+        fields = [one.request.fields for one in consumer.pool.asked]
+        assert [one.get("maxReconsumeTimes") for one in fields] == sent
+
+    asyncio.run(test())
