@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from tests.cluster.outcome_scenarios import committed
 from tests.cluster.running import run
-from tests.cluster.scenarios import send_numbers, wait_until
+from tests.cluster.scenarios import TIMEOUT_S, send_numbers, wait_until
 
 from pymq import (
     ClientClosed,
     Consumer,
+    Message,
     MessageQueue,
+    Producer,
     PullConsumer,
     RebalanceListener,
     ReceivedMessage,
@@ -225,3 +227,36 @@ def wait_thread(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(0.01)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_listener_may_close_its_consumer(pymq_cluster: Cluster, orderly: bool) -> None:
+    async def test() -> None:
+        closed = asyncio.Event()
+
+        class Listener(RebalanceListener):
+            async def revoked(self, queues: list[MessageQueue]) -> None:
+                if not closed.is_set():
+                    closed.set()
+                    await consumer.close()
+
+        consumer = Consumer(
+            pymq_cluster.name_server,
+            "g",
+            from_where="earliest",
+            orderly=orderly,
+            rebalance_listener=Listener(),
+            timeout_s=TIMEOUT_S,
+        ).subscribe("T")
+        async with Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer:
+            await producer.send(Message("T", b"x"))
+        async with asyncio.timeout(60):
+            await consumer.start()
+            async for message in consumer:
+                message.ack()
+                break
+            consumer.unsubscribe("T")
+            await closed.wait()
+            await consumer.close()
+
+    asyncio.run(test())

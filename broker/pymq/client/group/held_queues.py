@@ -380,7 +380,9 @@ class HeldQueues:
         for leaving in self._leaving.values():
             if leaving.is_waiting and leaving.task is not None:
                 leaving.task.cancel()
-        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
+        # Not for ourselves: a listener closes the consumer.
+        ending = {*tasks, *self._ending} - {asyncio.current_task()}
+        await asyncio.gather(*ending, return_exceptions=True)
         queues = [reader.queue for reader in readers]
         await self._listener.revoked(queues)
         await asyncio.gather(*(self._commit(reader) for reader in readers))
