@@ -13,22 +13,12 @@ from pymq.settings import keys_of, live_keys, parse_properties
 TEXT_BYTES_MAX = 64 << 10
 
 
-def read_changes(
-    text: bytes | memoryview, *, component: str, is_allowed: bool
-) -> dict[str, str]:
-    """Return what a request wants to change; where nothing may be, its text is not even parsed.
-
-    Args:
-        text: lines of ``key=value``; empty: no change, which is always allowed.
-        component: what it is called, for error messages.
-        is_allowed: whether anything may be changed (``pymqAllowConfigUpdate``).
+def read_changes(text: bytes | memoryview) -> dict[str, str]:
+    """Return what a request wants to change: lines of ``key=value``.
 
     Raises:
-        BrokerError: changes are not allowed, or it is no such text, or a very long one.
+        BrokerError: it is no such text, or a very long one.
     """
-    if not text:
-        return {}
-    _check_allowed(component, is_allowed=is_allowed)
     if len(text) > TEXT_BYTES_MAX:
         raise refusal(
             ResponseCode.INVALID_PARAMETER,
@@ -38,15 +28,6 @@ def read_changes(
         return parse_properties(str(text, "utf-8"), source="request")
     except (UnicodeDecodeError, ConfigurationError) as error:
         raise refusal(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {error}") from error
-
-
-def _check_allowed(component: str, *, is_allowed: bool) -> None:
-    if not is_allowed:
-        raise refusal(
-            ResponseCode.NO_PERMISSION,
-            f"the configuration of this {component} is fixed while it runs "
-            "(pymqAllowConfigUpdate=false)",
-        )
 
 
 def check_changes(
@@ -71,7 +52,12 @@ def check_changes(
     keys = sorted(keys)
     if not set(black_list).isdisjoint(keys):
         raise refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-    _check_allowed(component, is_allowed=is_allowed)
+    if not is_allowed:
+        raise refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the configuration of this {component} is fixed while it runs "
+            "(pymqAllowConfigUpdate=false)",
+        )
     live, known = live_keys(*config_classes), keys_of(*config_classes)
     for key in keys:
         if key not in live:

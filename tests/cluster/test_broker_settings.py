@@ -66,22 +66,6 @@ def test_changes_are_refused_by_default(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
-def test_a_change_that_is_not_allowed_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unwanted(text: str, *, source: str) -> dict[str, str]:
-        raise AssertionError("it was read")
-
-    async def check(peer: Peer) -> None:
-        monkeypatch.setattr("pymq.setting_changes.parse_properties", unwanted)
-        answer = await _update(peer, "brokerPermission=4\n")
-        assert answer.code == ResponseCode.NO_PERMISSION
-        assert "pymqAllowConfigUpdate" in str(answer.remark)
-        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG)).code == ResponseCode.SUCCESS
-
-    serve(tmp_path, check)
-
-
 def test_more_changes_than_there_are_settings_are_refused(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         answer = await _update(peer, "#" + "x" * (64 << 10))

@@ -23,7 +23,7 @@ from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.names import TRACE_TOPIC
-from pymq.setting_changes import check_changes, read_changes
+from pymq.setting_changes import check_changes
 from pymq.settings import live_keys, take_over, to_properties, with_changes
 from pymq.store import StoreConfig
 
@@ -91,10 +91,6 @@ class LiveSettings:
         """Return all settings by RocketMQ's keys, sorted."""
         found = {key: value for one in self._configs for key, value in to_properties(one).items()}
         return dict(sorted((found | self._fixed).items()))
-
-    def read(self, text: bytes | memoryview) -> dict[str, str]:
-        """Return what a request wants to change; see ``read_changes``."""
-        return read_changes(text, component="broker", is_allowed=self._is_allowed)
 
     def change(self, changes: Mapping[str, str]) -> None:
         """Change settings: all of them or, if one is refused, none.

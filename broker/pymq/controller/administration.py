@@ -21,6 +21,7 @@ from pymq.protocol.controller import (
     ReplicaTable,
     decode_broker_names,
 )
+from pymq.setting_changes import read_changes
 from pymq.settings import format_properties
 
 _log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class AdministrationHandlers:
         return request.response(_OK, body=format_properties(self._settings.properties()).encode())
 
     def _update_config(self, request: Request) -> Command:
-        self._settings.change(self._settings.read(request.body))
+        self._settings.change(read_changes(request.body))
         return request.response(_OK)
 
     async def _sync_state_data(self, request: Request) -> Command:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pymq.controller.config import ControllerConfig
 from pymq.errors import ConfigurationError, refusal
 from pymq.protocol.codes import ResponseCode
-from pymq.setting_changes import check_changes, read_changes
+from pymq.setting_changes import check_changes
 from pymq.settings import take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
@@ -34,12 +34,6 @@ class LiveSettings:
     def properties(self) -> dict[str, str]:
         """Return all settings by RocketMQ's keys, sorted."""
         return dict(sorted(to_properties(self._config).items()))
-
-    def read(self, text: bytes | memoryview) -> dict[str, str]:
-        """Return what a request wants to change; see ``read_changes``."""
-        return read_changes(
-            text, component="controller", is_allowed=self._config.allow_config_update
-        )
 
     def change(self, changes: Mapping[str, str]) -> None:
         """Change settings: all of them or, if one is refused, none.

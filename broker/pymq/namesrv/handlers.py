@@ -51,6 +51,7 @@ from pymq.protocol.headers.routes import (
 )
 from pymq.protocol.headers.topics import TopicRequest
 from pymq.protocol.registration_body import RegisterBrokerBody
+from pymq.setting_changes import read_changes
 from pymq.settings import format_properties
 
 _log = logging.getLogger(__name__)
@@ -295,7 +296,7 @@ class Handlers:
         return request.response(_OK, body=format_properties(self._settings.properties()).encode())
 
     def _update_config(self, request: Request) -> Command:
-        self._settings.change(self._settings.read(request.body))
+        self._settings.change(read_changes(request.body))
         return request.response(_OK)
 
 

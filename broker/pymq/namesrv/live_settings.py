@@ -23,7 +23,7 @@ from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
-from pymq.setting_changes import check_changes, read_changes
+from pymq.setting_changes import check_changes
 from pymq.settings import live_keys, take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
@@ -59,12 +59,6 @@ class LiveSettings:
     def properties(self) -> dict[str, str]:
         """Return all settings by RocketMQ's keys, sorted."""
         return dict(sorted(to_properties(self._config).items()))
-
-    def read(self, text: bytes | memoryview) -> dict[str, str]:
-        """Return what a request wants to change; see ``read_changes``."""
-        return read_changes(
-            text, component="name server", is_allowed=self._config.allow_config_update
-        )
 
     def change(self, changes: Mapping[str, str]) -> None:
         """Change settings: all of them or, if one is refused, none.

@@ -11,6 +11,7 @@ from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.administration import BrokerConfigResponse
+from pymq.setting_changes import read_changes
 from pymq.settings import format_properties
 
 
@@ -37,7 +38,7 @@ class SettingsHandlers:
 
     def update(self, request: Request) -> Answer:
         """UPDATE_BROKER_CONFIG (25); answered once it has effect and is on the disk."""
-        changes = self._settings.read(request.body)
+        changes = read_changes(request.body)
         if changes:
             self._settings.change(changes)
         return self._answer_saved(request)
