@@ -1,5 +1,6 @@
 """The administration of the cluster that a test's client is connected to."""
 
+import threading
 import weakref
 
 from pymq import blocking
@@ -28,5 +29,10 @@ def admin_of(client: BlockingClient, timeout_s: float | None = None) -> blocking
             timeout_s=timeout_s or usual_s,
             connect_timeout_s=config.connect_timeout_s,
         ).start()
-        weakref.finalize(client, admin.close)
+        weakref.finalize(client, _close, admin).atexit = False  # it closes itself then
     return admin
+
+
+def _close(admin: blocking.Admin) -> None:
+    # The garbage is collected in whatever thread: its own cannot wait for its end.
+    threading.Thread(target=admin.close).start()

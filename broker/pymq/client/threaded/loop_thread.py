@@ -102,13 +102,29 @@ class LoopThread:
         Raises:
             ClientClosed: the thread has ended, or would wait for itself.
         """
-        if self._is_closed or threading.current_thread() is self._thread:
+        if self._is_closed:
+            raise ClientClosed("the client is closed; use it inside `with`")
+        self.check_thread()
+
+    @property
+    def is_current(self) -> bool:
+        """Is it the thread that asks: a hook, a callback of a future?"""
+        return threading.current_thread() is self._thread
+
+    def check_thread(self) -> None:
+        """Accept a call that waits for the thread, from another one.
+
+        Raises:
+            ClientClosed: it would wait for itself.
+        """
+        if self.is_current:
             raise ClientClosed(
-                "the client is closed, or was called from its own thread; use it inside `with`"
+                "called in the client's own thread, which cannot wait for itself: by a hook or the"
+                " callback of a future; do it in another thread"
             )
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread. Idempotent."""
+        """Stop the loop and wait for the thread, from another one. Idempotent."""
         if self.process.is_forked:
             return
         with self._lock:
@@ -120,7 +136,8 @@ class LoopThread:
 
     def wait_ended(self) -> None:
         """Wait until another one has closed it, unless that waits for us: a handler, a listener."""
-        is_waited_for = _within.get() is self or self.closer is threading.current_thread()
+        is_closer = self.closer is threading.current_thread()
+        is_waited_for = is_closer or self.is_current or _within.get() is self
         if not self.process.is_forked and not is_waited_for:
             self._thread.join()
 
@@ -222,6 +239,9 @@ class Threaded(Generic[C]):
         """Make again what belongs to a process, before the client is used in this one."""
 
     def _stop(self, close: Callable[[C], Coroutine[Any, Any, Any]]) -> None:
+        for open_one in (self._begun, self._thread):
+            if open_one is not None:
+                open_one.check_thread()  # before anything ends: it stays open as it is
         if self._begun is not None:
             self._begun.close()  # whoever waits for the start hears that it is closed
         thread, forget_end = self._thread, self._forget_end

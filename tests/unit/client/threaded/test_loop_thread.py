@@ -1,10 +1,14 @@
-"""The end of a process closes the clients that nobody closed."""
+"""Clients whose event loop runs in a thread: who closes them, and at the end of a process."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from pymq.client.threaded.loop_thread import Threaded
+from pymq.errors import ClientClosed
 
 DEADLINE_S = 300.0
 
@@ -58,3 +62,37 @@ def test_what_is_left_open_is_closed_when_its_process_ends(tmp_path: Path, metho
         [sys.executable, path, method], capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert (done.stdout, done.stderr) == ("closed closed", "")
+
+
+class Client(Threaded[Any]):
+    """Counts how often it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.closed_count = 0
+
+    async def work(self) -> int:
+        return 1
+
+    async def close_here(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._stop(lambda _: self._count())
+
+    async def _count(self) -> None:
+        self.closed_count += 1
+
+
+def test_one_that_would_close_itself_stays_open() -> None:
+    client = Client()
+    client._start(client.work, "client")
+    with pytest.raises(ClientClosed, match="own thread"):
+        client._call(client.close_here())
+    assert client._call(client.work()) == 1
+    assert not client.closed_count
+    client.close()
+    client.close()
+    assert client.closed_count == 1
+    with pytest.raises(ClientClosed, match="not open"):
+        client._call(client.work())
