@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from tests.cluster.test_replication import Pair, ask, eventually, pair_of, send
 from pymq.broker.replication_config import ReplicationConfig
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import LockRequest, LockResponse, MessageQueue
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.headers.replication import HaInfo
 
 #: A broker that is killed is missed when its connections end; one that only waits for its turn on
 #: a busy machine must not be missed.
@@ -106,6 +108,44 @@ def test_a_restart_of_the_slave_keeps_what_was_committed_there(acting_pair: Pair
     eventually(lambda: acts(pair), "the slave acts again")
     pair.master.start_broker()
     assert offset_at(address) == "6"
+
+
+def test_a_master_that_dies_before_it_is_online_ends_the_hand_over(acting_pair: Pair) -> None:
+    """What it has taken over is replaced by nothing; and there is nobody else to commit to."""
+    pair = acting_pair
+    master, address = pair.master.broker_address, pair.slave.broker_address
+    pair.master.kill_broker()
+    eventually(lambda: acts(pair), "the slave acts")
+    commit_at(address, 4)
+
+    def commit(offset: int) -> int:
+        fields = {**QUEUE, "commitOffset": str(offset)}
+        return pair.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code
+
+    with socket.create_server(("127.0.0.1", 0)) as coming:
+        coming.settimeout(60)
+        where = HaInfo(ha_address=f"127.0.0.1:{coming.getsockname()[1]}")
+        pair.ask(RequestCode.EXCHANGE_BROKER_HA_INFO, where.to_fields())
+        connection, _ = coming.accept()
+        connection.settimeout(60)
+        with connection:
+            assert connection.recv(8)  # it follows, and is asked for its offsets
+            assert commit(5) == ResponseCode.SERVICE_NOT_AVAILABLE
+            fields = {
+                **QUEUE,
+                "queueOffset": "0",
+                "maxMsgNums": "1",
+                "sysFlag": str(int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT_OFFSET)),
+                "commitOffset": "6",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "0",
+                "subscription": "*",
+            }
+            assert pair.ask(RequestCode.PULL_MESSAGE, fields).code == ResponseCode.SUCCESS
+            assert offset_at(address) == "4"
+    eventually(lambda: commit(7) == ResponseCode.SUCCESS, "it is committed here again")
+    pair.master.start_broker()
+    assert offset_at(master) == "7"
 
 
 def test_a_name_server_may_say_that_the_lowest_id_has_changed(acting_pair: Pair) -> None:

@@ -3,19 +3,27 @@
 import asyncio
 import json
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.broker_peer import Peer, connect, create_topic, serve
-from tests.cluster.played import PlayedNameServer, route_to
-from tests.cluster.running import run
+from tests.cluster.played import Played, PlayedNameServer, route_to
+from tests.cluster.running import DEADLINE_S, run
 
+from pymq.broker import topic_routes
 from pymq.broker.topic_routes import AGAIN_S, ASKING_COUNT_MAX, FRESH_S, TopicRoutes
 from pymq.protocol.bodies import ConsumerData, MessageQueue, Subscription
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for name servers however slow this machine is."""
+    monkeypatch.setattr(topic_routes, "TIMEOUT_S", DEADLINE_S)
 
 
 async def query(peer: Peer, client_id: str, **changes: Any) -> Any:
@@ -170,28 +178,126 @@ def test_many_topics_are_asked_for_a_few_at_a_time() -> None:
         assert server.accepted == 100 and most <= ASKING_COUNT_MAX
 
 
+def cut_off(request: Command) -> None:
+    """Close the connection instead of an answer."""
+    raise ConnectionResetError
+
+
 def test_name_servers_that_do_not_answer_are_said_once_and_left_alone_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with PlayedNameServer({"T": route_to("127.0.0.1:1")}) as server:
+        answer = server.answer
 
         async def test() -> None:
             routes, clock = routes_of(server.address)
             queues = await routes.queues("T")
             assert queues == [MessageQueue("T", "broker-a", 0)]
-            server.refusal = ResponseCode.SYSTEM_ERROR
+            server.answer = cut_off
             clock.now_s += FRESH_S
             for _ in range(3):
                 asked = server.accepted
+                assert await ask_often(routes, "U") == [None] * 1000
                 assert await ask_often(routes, "T") == [queues] * 1000
-                assert await routes.queues("U") is None
                 assert 0 < server.accepted - asked <= ASKING_COUNT_MAX
                 clock.now_s += AGAIN_S
-            server.refusal = None
-            assert await routes.queues("T") == queues
+            server.answer = answer
+            assert await routes.queues("U") is None
+            await routes.close()
 
         with caplog.at_level(logging.INFO):
             run(test())
     levels = [one.levelname for one in caplog.records if "name server tells" in one.getMessage()]
     assert levels == ["WARNING"]
     assert any("tell routes again" in one for one in caplog.messages)
+
+
+def test_a_name_that_no_topic_has_is_not_asked_for() -> None:
+    with PlayedNameServer({"T": route_to("127.0.0.1:1")}) as server:
+
+        async def test() -> None:
+            routes, _ = routes_of(server.address)
+            for name in ("bad\ud800", "", "a/b", "t" * 10_000):
+                assert await routes.queues(name) is None
+            assert server.accepted == 0
+            assert await routes.queues("T") == [MessageQueue("T", "broker-a", 0)]
+
+        run(test())
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR])
+def test_a_route_that_cannot_be_told_keeps_no_other_from_being_told(
+    code: ResponseCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PlayedNameServer({"T": route_to("127.0.0.1:1")}) as server:
+        answer, asked, is_bad = server.answer, [], True
+
+        def only_some(request: Command) -> Command | None:
+            topic = (request.fields or {})["topic"]
+            asked.append(topic)
+            return request.reply(code, body=b"{") if topic != "T" and is_bad else answer(request)
+
+        server.answer = only_some
+
+        async def test() -> None:
+            nonlocal is_bad
+            routes, clock = routes_of(server.address)
+            for _ in range(2):
+                for _ in range(2):
+                    assert await routes.queues("bad") is None
+                    assert await routes.queues("T") == [MessageQueue("T", "broker-a", 0)]
+                clock.now_s += AGAIN_S
+            assert asked == ["bad", "T", "bad"]
+            is_bad = False
+            server.routes["bad"] = route_to("127.0.0.1:1")
+            assert await routes.queues("bad") == [MessageQueue("bad", "broker-a", 0)]
+
+        with caplog.at_level(logging.INFO):
+            run(test())
+    told = [one.levelname for one in caplog.records if "route of bad" in one.getMessage()]
+    assert told == ["WARNING", "INFO"]
+
+
+def test_a_stale_route_is_used_while_it_is_asked_for_again() -> None:
+    with PlayedNameServer({"T": route_to("127.0.0.1:1")}) as server:
+        answer, may_answer = server.answer, threading.Event()
+
+        def later(request: Command) -> Command | None:
+            may_answer.wait(DEADLINE_S)
+            return answer(request)
+
+        async def test() -> None:
+            routes, clock = routes_of(server.address)
+            old = await routes.queues("T")
+            assert old == [MessageQueue("T", "broker-a", 0)]
+            server.answer = later
+            server.routes["T"] = route_to("127.0.0.1:1", queue_count=2)
+            clock.now_s += FRESH_S
+            async with asyncio.timeout(20):  # nobody answers before it is over
+                assert await ask_often(routes, "T") == [old] * 1000
+            may_answer.set()
+            while await routes.queues("T") == old:
+                await asyncio.sleep(0.01)
+            assert await routes.queues("T") == [*old, MessageQueue("T", "broker-a", 1)]
+            assert server.accepted == 2
+            await routes.close()
+            clock.now_s += FRESH_S
+            assert len(await routes.queues("T") or ()) == 2 and server.accepted == 2
+
+        run(test())
+
+
+def test_a_name_server_that_does_not_answer_is_asked_last() -> None:
+    topics = [f"t{number}" for number in range(40)]
+    with (
+        Played(cut_off) as silent,
+        PlayedNameServer({topic: route_to("127.0.0.1:1") for topic in topics}) as server,
+    ):
+
+        async def test() -> None:
+            routes, _ = routes_of(silent.address, server.address)
+            found = await asyncio.gather(*map(routes.queues, topics))
+            assert found == [[MessageQueue(topic, "broker-a", 0)] for topic in topics]
+            assert 1 <= silent.accepted <= ASKING_COUNT_MAX
+
+        run(test())

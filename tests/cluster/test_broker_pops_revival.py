@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
 from tests.cluster.broker_peer import Peer, create_topic, serve
 from tests.cluster.pops import LONG_MS, PopConsumer
 from tests.cluster.test_broker_pops_in_order import pop_again
@@ -102,3 +103,46 @@ def test_messages_of_a_group_that_a_crash_has_made_unknown_wait_for_it(tmp_path:
 
     serve(before, pop)
     serve(after, come_back)
+
+
+DELETE_GROUP = RequestCode.DELETE_SUBSCRIPTIONGROUP
+
+
+@pytest.mark.parametrize("with_offsets", [False, True])
+def test_messages_of_a_deleted_group_are_given_up_when_they_are_due(
+    tmp_path: Path, with_offsets: bool
+) -> None:
+    """As by RocketMQ: they count among those in flight, of which there is a limit for all."""
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await peer.send("T", b"x")
+        assert len(await PopConsumer(peer).pop(invisibleTime=1500)) == 1
+        answer = await peer.ask(DELETE_GROUP, groupName="g", cleanOffset=with_offsets)
+        assert answer.code == ResponseCode.SUCCESS
+        async with asyncio.timeout(60):
+            while not await PopConsumer(peer, group="other").pop():
+                await asyncio.sleep(0.1)
+
+    serve(tmp_path, check, pop_checkpoint_count_max=1)
+
+
+@pytest.mark.parametrize("with_offsets", [False, True])
+def test_messages_of_a_deleted_group_come_if_it_is_there_again(
+    tmp_path: Path, with_offsets: bool
+) -> None:
+    """Any member that is still there creates it."""
+    member = ConsumerData(group="g", subscriptions=[Subscription(topic="T")])
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await peer.send("T", b"x")
+        assert len(await PopConsumer(peer).pop(invisibleTime=3000)) == 1
+        await peer.ask(DELETE_GROUP, groupName="g", cleanOffset=with_offsets)
+        await peer.heartbeat("c", member)
+        # With the offsets it is forgotten what the group has had.
+        async with asyncio.timeout(60):
+            found = await pop_again(PopConsumer(peer), 1 + with_offsets)
+        assert {again.body for again in found} == {b"x"}
+
+    serve(tmp_path, check)

@@ -11,10 +11,13 @@ from tests.cluster.test_acting_master import QUEUE, commit_at, offset_at
 from tests.cluster.test_replication import ask, eventually, pair_of, send
 
 from pymq.broker.replication_config import Role
+from pymq.broker.state.offsets import OffsetTable
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import AWAIT_OFFSETS, RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.headers.replication import OffsetsRequest
+from pymq.protocol.offset_changes import OffsetChanges
 from pymq.testing import Cluster
 
 #: What is asked for now and then comes too late for these tests.
@@ -91,3 +94,16 @@ def test_a_slave_takes_no_commits_while_it_follows(tmp_path: Path) -> None:
         pair.master.kill_broker()
         eventually(lambda: commit() == ResponseCode.SUCCESS)  # better here than nowhere
         assert offset_at(slave) == "5"
+
+
+def test_a_master_that_lost_its_offsets_leaves_those_of_its_slave(tmp_path: Path) -> None:
+    """Such a master has offsets all the same: those of its own groups are there at every start."""
+    with pair_of(tmp_path) as pair:
+        request = OffsetsRequest(broker_id=2, position="", wait_ms=0)
+        answer = ask(pair.master.broker_address, Command(AWAIT_OFFSETS, request.to_fields()))
+    told = OffsetChanges.decode(answer.body)
+    assert told.is_whole and told.offsets
+    slave = OffsetTable()
+    slave.commit("g", "T", 0, 12_345)
+    slave.take_changes(told)
+    assert slave.find("g", "T", 0) == 12_345

@@ -192,8 +192,7 @@ class PopRun(Simulation):
 
     async def save(self, number: int) -> None:
         """Save one of the tables that are saved from time to time: offsets, or orders."""
-        table, file, _ = self.saving._busy[number]
-        await self.settle(self.saving._save_changed(table, file))
+        await self.settle(self.saving._save_changed(*self.saving._busy[number]))
 
     def saved(self, name: str) -> object:
         """Return what the file of a table holds; None: there is none."""

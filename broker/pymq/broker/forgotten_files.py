@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pymq.store.state.sealed_file import SealedFile
 
-_FILES = ("sinks.json", "consumerOrderInfo.json")
+#: Also for those whose files they are.
+SINKS, ORDERS = "sinks.json", "consumerOrderInfo.json"
 
 
 def forget_files(root: Path) -> None:
@@ -23,5 +24,5 @@ def forget_files(root: Path) -> None:
     Raises:
         StoreError: they may still be there.
     """
-    for name in _FILES:
+    for name in (SINKS, ORDERS):
         SealedFile(root / "config" / name).remove()

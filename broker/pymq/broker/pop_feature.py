@@ -4,6 +4,7 @@ import functools
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.duties import Periodic
+from pymq.broker.forgotten_files import ORDERS
 from pymq.broker.handlers.assignments import AssignmentHandlers
 from pymq.broker.handlers.pop import PopHandlers
 from pymq.broker.handlers.pop_acks import PopAckHandlers
@@ -44,9 +45,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
     core.takeovers.offsets.append(functools.partial(_take_escaped, site.config, in_flight))
     polls, notices = (_polls(site, core, newest_first=newest) for newest in (False, True))
     orders = OrderTable(clock)
-    core.saving.add_periodic(
-        "consumerOrderInfo.json", orders, interval_s=config.offset_flush_interval_ms / 1000
-    )
+    core.saving.add_periodic(ORDERS, orders, interval_s=config.offset_flush_interval_ms / 1000)
 
     def wake(queue: GroupQueue) -> None:
         topic, group, queue_id = queue
@@ -65,7 +64,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         take_reset=PopResets(tables.offsets, progress, orders, in_flight.has_counted).take,
     )
     core.deletions.topics.extend([in_flight.forget_topic, orders.forget_topic])
-    core.deletions.groups.extend([progress.forget_group, orders.forget_group])
+    core.deletions.groups.extend([in_flight.forget_group, orders.forget_group])
     access = PopAccess(config, tables.topics, tables.groups)
     handlers = (
         PopHandlers(
@@ -103,16 +102,17 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
 def make_assignments(site: Site, tables: Tables, core: Core) -> Feature:
     """Rebalancing by the broker."""
     config = site.config
+    routes = TopicRoutes(config.name, config.name_servers, tables.topics, site.clock)
     handlers = AssignmentHandlers(
         config,
         tables.topics,
         tables.groups,
         tables.clients,
         tables.modes,
-        TopicRoutes(config.name, config.name_servers, tables.topics, site.clock),
+        routes,
         core.saving.answer_saved,
     )
-    return Feature(handlers=handlers.table())
+    return Feature(handlers=handlers.table(), duties=[routes])
 
 
 def _polls(site: Site, core: Core, *, newest_first: bool) -> PopPolls:

@@ -281,8 +281,11 @@ class _FollowedTables:
     def __init__(self, site: Site, tables: Tables, core: Core) -> None:
         self._site, self._tables, self._core = site, tables, core
         self.delays = DelayOffsets(site.clock)
-        self.save_delays = core.saving.add(
-            "delayOffset.json", self.delays, is_about_log=True
+        # As by a master that delivers: it tells of them all the time.
+        self.save_delays = core.saving.add_periodic(
+            "delayOffset.json",
+            self.delays,
+            interval_s=site.config.delay_flush_interval_ms / 1000,
         )
 
     def list(self, copies_offsets: Callable[[], bool]) -> "list[Followed]":
@@ -346,5 +349,4 @@ class _FollowedTables:
 
     def take_delays(self, table: DelayOffsetTable) -> None:
         """Take over up to where the messages of each level are delivered."""
-        if self.delays.take_over(table):
-            self.save_delays()
+        self.delays.take_over(table)

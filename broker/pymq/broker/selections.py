@@ -22,8 +22,8 @@ from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
 from pymq.protocol.message import RETRY_TOPIC, find_property
 from pymq.store import EVERYTHING, BitMapTest, Matches, Selection, Verdicts
 
-#: No expression has more tags: each takes a character and what joins it to the next one.
-_CODE_COUNT_MAX = EXPRESSION_LENGTH_MAX // 3
+#: No expression has more tags: each takes a character, and two join it to the next one.
+_TAG_COUNT_MAX = (EXPRESSION_LENGTH_MAX + 2) // 3
 #: Expressions up to this size, and so many codes, are what consumers usually have: many are
 #: remembered, of larger ones a few.
 _USUAL_LENGTH, _USUAL_COUNT = 1024, 128
@@ -44,9 +44,13 @@ class Selections:
         Raises:
             BrokerError: it is too long.
         """
-        _check_length(subscription.topic, subscription.expression)
-        if len(subscription.tag_codes) > _CODE_COUNT_MAX:
-            raise _too_long(subscription.topic, f"{len(subscription.tag_codes)} codes of tags")
+        topic, tags, codes = subscription.topic, subscription.tags, subscription.tag_codes
+        _check_length(topic, subscription.expression)
+        if max(len(tags), len(codes)) > _TAG_COUNT_MAX:
+            raise _too_long(topic, f"{len(tags)} tags, {len(codes)} codes of tags")
+        length = sum(map(len, tags))
+        if length > EXPRESSION_LENGTH_MAX:
+            raise _too_long(topic, f"tags of {length} characters")
 
     def check(self, subscription: Subscription) -> None:
         """Check a filter before its consumer starts.
@@ -220,7 +224,7 @@ def _check_length(topic: str, expression: str) -> None:
 
 
 def _too_long(topic: str, what: str) -> Exception:
-    most = f"{EXPRESSION_LENGTH_MAX} characters, {_CODE_COUNT_MAX} codes"
+    most = f"{EXPRESSION_LENGTH_MAX} characters, {_TAG_COUNT_MAX} tags"
     return refusal(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
         f"the subscription to {topic:.127} has {what}, at most {most}",

@@ -1,6 +1,7 @@
 """Exactly-once sinks, as a feature: its parts and how they are wired."""
 
 from pymq.broker.duties import Periodic
+from pymq.broker.forgotten_files import SINKS
 from pymq.broker.ha.progress import secured
 from pymq.broker.handlers.sinks import SinkHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
@@ -8,7 +9,6 @@ from pymq.broker.sinks.journal import SinkJournal
 from pymq.broker.sinks.publishing import Publishing
 from pymq.broker.state.sinks import SinkTable
 
-_FILE = "sinks.json"
 #: What the file does not have a start reads from the journal.
 _SAVE_INTERVAL_S = 60.0
 _SAY_AGAIN_INTERVAL_S = 60.0
@@ -17,7 +17,7 @@ _SAY_AGAIN_INTERVAL_S = 60.0
 def make_sinks(site: Site, tables: Tables, core: Core) -> Feature:
     """Exactly-once sinks."""
     table = SinkTable()
-    core.saving.add_periodic(_FILE, table, interval_s=_SAVE_INTERVAL_S)
+    core.saving.add_periodic(SINKS, table, interval_s=_SAVE_INTERVAL_S)
     journal = SinkJournal(
         site.store,
         core.log_writer,

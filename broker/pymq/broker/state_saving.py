@@ -6,6 +6,7 @@ What changes all the time, such as committed offsets, is saved every few seconds
 Source: RocketMQ ConfigManager, ConsumerOffsetManager.
 """
 
+import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from pymq.broker.state.state_file import StateFile
 from pymq.errors import StoreError
 from pymq.net.dispatcher import Request
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
@@ -70,30 +72,32 @@ class StateSaving:
         self._flushed = flushed
         self._files: list[StateFile] = []
         self._busy: list[tuple[BusyTable, StateFile, float]] = []
+        self._said = SaidOnce(_log)
         self._tasks = Tasks("state files")
 
-    def add(self, name: str, table: Table, *, is_about_log: bool = False) -> Callable[[], None]:
+    def add(self, name: str, table: Table) -> Callable[[], None]:
         """Keep a table in a file that is saved soon after each change.
 
         Args:
             name: of the file, such as ``topics.json``.
             table: what is in it.
-            is_about_log: whether what it says of messages must be on the disk no sooner than they
-                are.
 
         Returns:
             To be called after each change.
         """
-        flushed = self._flushed if is_about_log else None
-        return functools.partial(self._save_soon, self._add_file(name, table, flushed))
+        return functools.partial(self._save_soon, self._add_file(name, table))
 
-    def add_periodic(self, name: str, table: BusyTable, *, interval_s: float) -> None:
+    def add_periodic(self, name: str, table: BusyTable, *, interval_s: float) -> Callable[[], None]:
         """Keep a table in a file that is saved at intervals, if it has changed, and at the end.
 
         What it says of messages in the log is on the disk no sooner than they are.
+
+        Returns:
+            To be called after a change that is to be saved sooner.
         """
         file = self._add_file(name, table, self._flushed)
         self._busy.append((table, file, interval_s))
+        return functools.partial(self._save_soon, file)
 
     def _add_file(
         self, name: str, table: Table, flushed: Callable[[], Awaitable[object]] | None = None
@@ -120,7 +124,7 @@ class StateSaving:
     def start(self) -> None:
         """Begin to save at intervals."""
         for table, file, interval_s in self._busy:
-            save = functools.partial(self._save_changed, table, file)
+            save = functools.partial(self._save_changed, table, file, interval_s)
             self._tasks.repeat("save", save, interval_s)
 
     async def answer_saved(self, request: Request) -> Command:
@@ -137,29 +141,33 @@ class StateSaving:
         return request.response(ResponseCode.SUCCESS)
 
     async def save(self) -> None:
-        """Save what changed.
+        """Save what changed; all of it at once, since many files wait for the same log.
 
         Raises:
-            StoreError: a file could not be written; the next change tries again.
+            StoreError: a file could not be written; the others are. The next change tries again.
         """
         for table, file, _ in self._busy:
             _mark_if_changed(table, file)
-        for file in self._files:
-            await file.save()
+        saves = [file.save() for file in self._files]
+        for result in await asyncio.gather(*saves, return_exceptions=True):
+            if result is not None:
+                raise result
 
     def _save_soon(self, file: StateFile) -> None:
         file.changed()
-        self._tasks.start("save", self._save(file))
+        self._tasks.start("save", self._save(file, "the next change tries again"))
 
-    async def _save_changed(self, table: BusyTable, file: StateFile) -> None:
+    async def _save_changed(self, table: BusyTable, file: StateFile, interval_s: float) -> None:
         _mark_if_changed(table, file)
-        await self._save(file)
+        await self._save(file, f"trying again every {interval_s:g} s")
 
-    async def _save(self, file: StateFile) -> None:
+    async def _save(self, file: StateFile, following: str) -> None:
         try:
             await file.save()
         except StoreError as error:
-            _log.error("settings could not be written: %s; the next change tries again", error)
+            self._said.warn(file.name, "%s is not saved: %s; %s", file.name, error, following)
+        else:
+            self._said.over(file.name, "%s is saved again", file.name)
 
     async def close(self) -> None:
         """Save everything; idempotent.

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from pymq.broker.state.topics import QUEUE_COUNT_MAX, TopicTable
 from pymq.clock import Clock
-from pymq.errors import PymqError
+from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import Tasks
+from pymq.protocol import names
 from pymq.protocol.bodies import MessageQueue, TopicRoute
 from pymq.protocol.codes import LanguageCode, Permission, RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -21,20 +23,23 @@ _log = logging.getLogger(__name__)
 
 #: A route is asked for again after this time (RocketMQ loadBalancePollNameServerInterval).
 FRESH_S = 30.0
-#: A topic that does not exist may be created at any time, and name servers may come back: they are
-#: asked again after this time.
+#: A topic that does not exist may be created at any time, name servers may come back, and what they
+#: cannot tell they may be able to tell later: they are asked again after this time.
 AGAIN_S = 1.0
 #: Topics that are asked for at a time. Each takes a connection; who wants more waits.
 ASKING_COUNT_MAX = 4
 TIMEOUT_S = 3.0
-#: Routes that are remembered.
+#: Routes that are remembered, and topics whose route cannot be told.
 _COUNT_MAX = 10_000
 _READ = int(Permission.READ)
 _SILENT = "the name servers"
 
 
 class TopicRoutes:
-    """Looks up routes.
+    """Looks up routes; a duty that ends what it still asks for.
+
+    Only who wants a topic of which nothing is known waits. A route that is no longer fresh is used
+    while it is asked for again.
 
     Args:
         broker_name: ours.
@@ -46,32 +51,64 @@ class TopicRoutes:
         self, broker_name: str, name_servers: Sequence[str], topics: TopicTable, clock: Clock
     ) -> None:
         self._broker_name = broker_name
-        self._name_servers = name_servers
+        #: In the order in which they are asked: those that did not answer come last.
+        self._name_servers = list(name_servers)
         self._topics = topics
         self._clock = clock
         self._said = SaidOnce(_log)
         self._asking = asyncio.Semaphore(ASKING_COUNT_MAX)
+        self._tasks = Tasks("routes of topics")
+        #: Topics that are being asked for in a task.
+        self._refreshing: set[str] = set()
         #: Until then no name server is asked: none has answered.
         self._silent_until_s = 0.0
         #: Topic -> until when that is fresh, and its queues; None: there is no such topic.
         self._known: dict[str, tuple[float, list[MessageQueue] | None]] = {}
+        #: Topic whose route cannot be told -> until when it is not asked for.
+        self._untold: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Nothing to begin with."""
+
+    async def close(self) -> None:
+        """Ask for nothing any more in the background; idempotent."""
+        await self._tasks.close()
 
     async def queues(self, topic: str) -> list[MessageQueue] | None:
         """Return the readable queues of a topic; None if there is no such topic."""
-        if not self._name_servers:
+        if not self._name_servers or names.topic_objection(topic) is not None:
             return self._own(topic)
-        if not self._is_fresh(topic):
-            async with self._asking:
-                if not self._is_fresh(topic):  # nobody has asked for it meanwhile
-                    await self._ask(topic)
+        if not self._is_settled(topic):
+            if topic in self._known and self._known[topic][1] is not None:
+                self._refresh(topic)
+            else:
+                await self._look_up(topic)
         known = self._known.get(topic)
         if known is None or (known[1] is None and not self._is_known(topic)):
             return self._own(topic)
         return known[1]
 
-    def _is_fresh(self, topic: str) -> bool:
+    def _refresh(self, topic: str) -> None:
+        """Ask for a topic whose queues are known, unless that is being done; wait for nothing."""
+        if topic not in self._refreshing and not self._tasks.is_closed:
+            self._refreshing.add(topic)
+            self._tasks.start("refresh", self._refreshed(topic))
+
+    async def _refreshed(self, topic: str) -> None:
+        try:
+            await self._look_up(topic)
+        finally:
+            self._refreshing.discard(topic)
+
+    async def _look_up(self, topic: str) -> None:
+        async with self._asking:
+            if not self._is_settled(topic):  # nobody has asked for it meanwhile
+                await self._ask(topic)
+
+    def _is_settled(self, topic: str) -> bool:
         """Is what we have all that can be said now?"""
-        return self._clock.monotonic_s() < self._silent_until_s or self._is_known(topic)
+        asked_again_s = max(self._silent_until_s, self._untold.get(topic, 0.0))
+        return self._clock.monotonic_s() < asked_again_s or self._is_known(topic)
 
     def _is_known(self, topic: str) -> bool:
         known = self._known.get(topic)
@@ -88,61 +125,79 @@ class TopicRoutes:
 
     async def _ask(self, topic: str) -> None:
         """Find out about a topic; without an answer, what was known of it stays."""
-        try:
-            route = await ask_route(self._name_servers, topic)
-        except PymqError as error:
-            self._silent_until_s = self._clock.monotonic_s() + AGAIN_S
-            self._said.warn(_SILENT, "no name server tells the route of %.300s: %s", topic, error)
+        failure: PymqError | None = None
+        has_answer = False
+        for server in tuple(self._name_servers):
+            try:
+                route = await ask_route(server, topic)
+            except (ConnectionFailed, RequestTimeout) as error:
+                self._name_servers.remove(server)
+                self._name_servers.append(server)
+                failure = failure or error
+            except PymqError as error:  # of this topic, perhaps: others are still asked for
+                failure, has_answer = error, True
+            else:
+                self._told(topic, route)
+                return
+        if has_answer:
+            self._not_told(topic, failure)
             return
+        self._silent_until_s = self._clock.monotonic_s() + AGAIN_S
+        self._said.warn(_SILENT, "no name server tells the route of %.300s: %s", topic, failure)
+
+    def _told(self, topic: str, route: TopicRoute | None) -> None:
         self._said.over(_SILENT, "the name servers tell routes again")
+        if self._untold.pop(topic, None) is not None:
+            self._said.over(topic, "the name servers tell the route of %s again", topic)
         found = None if route is None else _readable(topic, route)
         if len(self._known) >= _COUNT_MAX:
             self._known.clear()
         fresh_s = AGAIN_S if found is None else FRESH_S
         self._known[topic] = self._clock.monotonic_s() + fresh_s, found
 
+    def _not_told(self, topic: str, failure: PymqError | None) -> None:
+        """Leave one topic alone for a while: a name server has answered, but not with its route."""
+        if len(self._untold) >= _COUNT_MAX:
+            for one in self._untold:
+                self._said.over(one)
+            self._untold.clear()
+        self._untold[topic] = self._clock.monotonic_s() + AGAIN_S
+        self._said.warn(topic, "the name servers do not tell the route of %s: %s", topic, failure)
 
-async def ask_route(name_servers: Sequence[str], topic: str) -> TopicRoute | None:
+
+async def ask_route(name_server: str, topic: str) -> TopicRoute | None:
     """Return the route of a topic; None if there is no such topic.
 
     Raises:
-        PymqError: no name server answers.
+        PymqError: as ``ask_name_server``, or the answer is no route.
     """
     request = RouteRequest(topic=topic, accept_standard_json_only=True).to_fields()
-    answer = await ask_name_servers(
-        name_servers, RequestCode.GET_ROUTEINFO_BY_TOPIC, request, name="route"
-    )
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    answer = await ask_name_server(name_server, code, request, name="route")
     return None if answer is None else TopicRoute.decode(answer)
 
 
-async def ask_name_servers(
-    name_servers: Sequence[str], code: int, fields: dict[str, str] | None, *, name: str
+async def ask_name_server(
+    address: str, code: int, fields: dict[str, str] | None, *, name: str
 ) -> bytes | None:
-    """Ask one name server after the other; return the body of the first answer.
-
-    None if it says that there is no such topic.
+    """Return the body of a name server's answer; None if it says that there is no such topic.
 
     Raises:
-        PymqError: none of them answers, or there is none.
+        ConnectionFailed, RequestTimeout: it does not answer.
+        PymqError: it refuses, or the request cannot be sent.
     """
-    failure = PymqError(f"{name}: there is no name server (namesrvAddr)")
-    for address in name_servers:
-        try:
-            channel = await AsyncChannel.connect(address, TIMEOUT_S)
-            try:
-                answer = await channel.request(
-                    Command(code, fields, language=LanguageCode.JAVA), TIMEOUT_S, description=name
-                )
-            finally:
-                channel.close()
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                return None
-            if answer.code != ResponseCode.SUCCESS:
-                raise PymqError(f"{address}: code {answer.code}, {answer.remark}")
-            return bytes(answer.body)
-        except PymqError as error:
-            failure = error
-    raise failure
+    channel = await AsyncChannel.connect(address, TIMEOUT_S)
+    try:
+        answer = await channel.request(
+            Command(code, fields, language=LanguageCode.JAVA), TIMEOUT_S, description=name
+        )
+    finally:
+        channel.close()
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        raise PymqError(f"{address}: code {answer.code}, {answer.remark}")
+    return bytes(answer.body)
 
 
 def _readable(topic: str, route: TopicRoute) -> list[MessageQueue]:

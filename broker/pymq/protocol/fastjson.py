@@ -29,7 +29,8 @@ from pymq.errors import LocalProtocolError, RemoteProtocolError
 
 #: Deepest nesting of objects and arrays that is read.
 DEPTH_MAX = 100
-#: The same of our own files, whatever took requests that nested deeper.
+#: The same of our own files, whatever took requests that nested deeper. Python's recursion may end
+#: before that: where the text is not standard JSON, at about half of it.
 FILE_DEPTH_MAX = 1000
 #: Most members of a value, those of references counted each time, unless its text is longer.
 EXPANDED_MAX = 1_000_000
@@ -46,6 +47,7 @@ _HALVES = "backslashreplace"
 _BLANK = re.compile(r"[ \t\r\n]*")
 _BARE_KEY = re.compile(r"-?[0-9]{1,19}")
 _PLAIN_STRING = re.compile(r'"([^"\\\x00-\x1f]*)"')
+_TOO_DEEP = "nested too deep"
 _PATH = re.compile(r"\$(?:\.[^.\[\]]+|\[[0-9]{1,9}\])*")
 _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
@@ -65,7 +67,7 @@ def parse(text: bytes | memoryview | str, *, depth_max: int = DEPTH_MAX) -> Any:
 
     Args:
         text: the whole text.
-        depth_max: deepest nesting of objects and arrays.
+        depth_max: deepest nesting of objects and arrays, unless Python's recursion ends before.
 
     Raises:
         RemoteProtocolError: the text is not such JSON, or nested too deep, or its references make
@@ -85,10 +87,8 @@ def parse(text: bytes | memoryview | str, *, depth_max: int = DEPTH_MAX) -> Any:
                 _check_depth(value, depth_max)
         if '"$ref"' in plain:
             value = _Resolver(value, depth_max, max(EXPANDED_MAX, len(plain))).resolve()
-    except RecursionError as error:
-        raise RemoteProtocolError(
-            f"JSON of {len(plain)} characters: {_too_deep(depth_max)}"
-        ) from error
+    except RecursionError as error:  # at which depth, nobody knows
+        raise RemoteProtocolError(f"JSON of {len(plain)} characters: {_TOO_DEEP}") from error
     except ValueError as error:
         raise RemoteProtocolError(
             f"JSON of {len(plain)} characters cannot be read: {error}"
@@ -97,7 +97,7 @@ def parse(text: bytes | memoryview | str, *, depth_max: int = DEPTH_MAX) -> Any:
 
 
 def _too_deep(depth_max: int) -> str:
-    return f"nested too deep, expected at most {depth_max} levels (DEPTH_MAX)"
+    return f"{_TOO_DEEP}, expected at most {depth_max} levels"
 
 
 def _check_depth(value: Any, depth_max: int) -> None:
@@ -257,7 +257,7 @@ class _Parser:
 
     def _enter(self, depth: int) -> None:
         if depth > self._depth_max:
-            raise self._wrong(f"at most {self._depth_max} levels (DEPTH_MAX)")
+            raise self._wrong(f"at most {self._depth_max} levels")
         self._at += 1
 
     def _array(self, depth: int) -> list[Any]:

@@ -156,13 +156,13 @@ def test_what_is_said_of_the_log_waits_until_the_log_is_on_the_disk(tmp_path: Pa
         with ThreadPoolExecutor(1) as executor:
             saving = StateSaving(tmp_path, executor, announced=nothing, flushed=flushed)
             soon, sometimes = Counts(), Counts()
-            soon.on_change = saving.add("a.json", soon, is_about_log=True)
+            soon.on_change = saving.add_periodic("a.json", soon, interval_s=3600)
             saving.add_periodic("b.json", sometimes, interval_s=3600)
             saving.start()
             soon.put(1)
             sometimes.put(2)
-            flushes.release()  # for the one that is saved soon
-            flushes.release()
+            for _ in range(3):  # one for the one that is saved soon
+                flushes.release()
             with pytest.raises(StoreError, match="the log is not on the disk"):
                 await saving.save()
             assert not os.listdir(tmp_path)
@@ -172,6 +172,112 @@ def test_what_is_said_of_the_log_waits_until_the_log_is_on_the_disk(tmp_path: Pa
             await saving.save()
             assert saved(tmp_path / "a.json") == 1
             assert saved(tmp_path / "b.json") == 2
+            await saving.close()
+
+    asyncio.run(work())
+
+
+class BrokenLog:
+    """A log that is on the disk, or is not."""
+
+    def __init__(self) -> None:
+        self.is_broken = True
+        self.asked_count = 0
+
+    async def flushed(self) -> None:
+        self.asked_count += 1
+        if self.is_broken:
+            raise StoreError("the log is not on the disk")
+
+    async def asked(self, count: int) -> None:
+        """Return when it was waited for so often again."""
+        until = self.asked_count + count
+        async with asyncio.timeout(60):
+            while self.asked_count < until:
+                await asyncio.sleep(0.002)
+
+
+async def announced() -> None:
+    pass
+
+
+def test_what_waits_for_the_log_stops_no_other_file(tmp_path: Path) -> None:
+    log = BrokenLog()
+
+    async def work() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            saving = StateSaving(tmp_path, executor, announced=announced, flushed=log.flushed)
+            counted, unsayable, other = Counts(), Counts(), Counts()
+            saving.add_periodic("a.json", counted, interval_s=3600)
+            saving.add_periodic("b.json", unsayable, interval_s=3600)
+            save_other = saving.add("c.json", other)
+            counted.put(1)
+            unsayable.value, unsayable.is_changed = "\ud800", True  # of no UTF-8 text
+            other.put(2)
+            save_other()
+            with pytest.raises(StoreError, match="the log is not on the disk"):
+                await saving.save()
+            assert saved(tmp_path / "c.json") == 2
+            other.put(3)
+            save_other()
+            with pytest.raises(StoreError):
+                await saving.close()
+            assert saved(tmp_path / "c.json") == 3
+            log.is_broken, unsayable.value = False, 4
+            await saving.save()
+            assert (saved(tmp_path / "a.json"), saved(tmp_path / "b.json")) == (1, 4)
+
+    asyncio.run(work())
+
+
+def test_files_wait_for_the_log_together(tmp_path: Path) -> None:
+    """A slow disk is waited for once, not once for each of them."""
+
+    async def work() -> None:
+        all_wait = asyncio.Event()
+        waiting: list[int] = []
+
+        async def flushed() -> None:
+            waiting.append(1)
+            if len(waiting) == 3:
+                all_wait.set()
+            await asyncio.wait_for(all_wait.wait(), 60)
+
+        with ThreadPoolExecutor(1) as executor:
+            saving = StateSaving(tmp_path, executor, announced=announced, flushed=flushed)
+            for name in ("a.json", "b.json", "c.json"):
+                table = Counts()
+                saving.add_periodic(name, table, interval_s=3600)
+                table.put(1)
+            await saving.save()
+            assert sorted(os.listdir(tmp_path)) == ["a.json", "b.json", "c.json"]
+
+    asyncio.run(work())
+
+
+def test_what_is_not_saved_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = BrokenLog()
+
+    def said() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+    async def work() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            saving = StateSaving(tmp_path, executor, announced=announced, flushed=log.flushed)
+            table = Counts()
+            saving.add_periodic("a.json", table, interval_s=0.01)
+            table.put(1)
+            saving.start()
+            for count in (1, 2):
+                await log.asked(5)
+                assert said() == count * [
+                    "a.json is not saved: the log is not on the disk; trying again every 0.01 s"
+                ]
+                log.is_broken = False
+                await written(tmp_path / "a.json", count)
+                log.is_broken = True
+                table.put(count + 1)
+            log.is_broken = False
             await saving.close()
 
     asyncio.run(work())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pymq.broker.ha.acting import MASTER_ID
-from pymq.broker.topic_routes import ask_name_servers, ask_route
+from pymq.broker.topic_routes import ask_name_server, ask_route
 from pymq.clock import Clock
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
@@ -111,7 +111,7 @@ class OtherBrokers:
         return sorted(found.values())
 
     async def _ask_one(self, server: str, topic: str) -> list[_Target]:
-        route = await ask_route([server], topic)
+        route = await ask_route(server, topic)
         masters = _masters([] if route is None else route.brokers)
         targets = [
             _Target(one.broker_name, masters[one.broker_name], one.write_queue_count)
@@ -127,7 +127,7 @@ class OtherBrokers:
 
     async def _any(self, server: str) -> list[_Target]:
         code = RequestCode.GET_BROKER_CLUSTER_INFO
-        body = await ask_name_servers([server], code, None, name="cluster")
+        body = await ask_name_server(server, code, None, name="cluster")
         info = ClusterInfo.decode(body or b"{}")
         names = info.clusters.get(self._cluster, frozenset())
         masters = _masters([one for one in info.brokers.values() if one.broker_name in names])

@@ -37,7 +37,10 @@ class Errand(Protocol):
         """
 
     async def end(self) -> None:
-        """Stop, and record how far it has come; nothing is in flight any more."""
+        """Stop, and record how far it has come; nothing is in flight any more.
+
+        What cannot be recorded is logged, and delivered again.
+        """
 
 
 class Escaping:
@@ -74,7 +77,7 @@ class Escaping:
     def _is_wanted(self) -> bool:
         slave = self._slave
         is_paused = asyncio.get_running_loop().time() < self._paused_until_s
-        return slave.is_acting and not slave.is_following and not is_paused
+        return slave.is_acting and not slave.hands_over and not is_paused
 
     async def _begin(self) -> None:
         stack = AsyncExitStack()

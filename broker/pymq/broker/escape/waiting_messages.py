@@ -1,6 +1,7 @@
 """Messages that wait for a time: they are delivered as at a master, and stored elsewhere."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -10,8 +11,15 @@ from pymq.broker.flusher import Flusher
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timers.timers import Timers
 from pymq.clock import Clock
+from pymq.errors import StoreError
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.store import MessageStore, TimerStore
+
+_log = logging.getLogger(__name__)
+
+#: How long the end of timers waits for a slow disk: less than a master that is about to be online
+#: waits for an answer (``asking.REQUEST_TIMEOUT_S``).
+FLUSH_S = 3.0
 
 
 class DelayedMessages:
@@ -93,7 +101,14 @@ class TimerMessages:
         if files is not None:
             loop = asyncio.get_running_loop()
             try:
-                await self._flusher.wait_all_flushed()
+                async with asyncio.timeout(FLUSH_S):
+                    await self._flusher.wait_all_flushed()
                 await loop.run_in_executor(self._executor, files.flush)
+            except (StoreError, TimeoutError) as error:
+                _log.error(
+                    "how far timers are is not saved (%s): what was delivered since the last time "
+                    "is delivered again",
+                    str(error) or f"the log was not on the disk within {FLUSH_S:g} s",
+                )
             finally:
                 files.close()

@@ -114,12 +114,13 @@ class RemoteWriter:
             record.body,
             language=LanguageCode.JAVA,
         )
+        sent_s = asyncio.get_running_loop().time()
         try:
             answer = await channel.request(command, SEND_TIMEOUT_S, description="escape")
         except PymqError as error:
             self._brokers.failed(record.topic)
-            if isinstance(error, RequestTimeout):
-                channel.abort()  # it may be dead; what else was sent there is as unknown
+            if isinstance(error, RequestTimeout) and channel.read_at < sent_s:
+                channel.abort()  # it may be dead; one that is only slow acknowledges the others
             return PutResult(PutStatus.BUSY, remark=str(error)), Outcome.FAILED
         if answer.code in _STORED:
             self.sent_count += 1

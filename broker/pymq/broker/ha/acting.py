@@ -12,8 +12,6 @@ Source: RocketMQ BrokerController.updateMinBroker, onMasterOffline, onMasterOnli
 """
 
 import logging
-import math
-import time
 from collections.abc import Callable, Mapping
 
 from pymq.broker.ha.asking import ask_ha_info
@@ -73,7 +71,6 @@ class Acting:
         slave = self._slave
         was_acting, slave.is_acting = slave.is_acting, broker_id == self._own_id
         if slave.is_acting and not was_acting:
-            slave.handed_over_s = -math.inf
             _log.warning(
                 "slave %d of group %s acts for its master, which is away: it is read from, and "
                 "keeps commits and locks; nothing can be sent to this group",
@@ -108,7 +105,6 @@ class Acting:
     def told(self, info: HaInfo) -> None:
         """A master that is about to be online says where its slaves connect."""
         if info.ha_address:
-            self._slave.handed_over_s = time.monotonic()
             # Its log alone: it takes over what we know of offsets before we ask for its own.
             self._slave.follow(info.ha_address)
 

@@ -58,7 +58,7 @@ class GoneTopics:
                 before it did again; this slave has it up to there.
 
         Raises:
-            StoreError: they are tried again the next time.
+            StoreError: of a topic; it is tried again the next time, and so are those behind it.
         """
         for topic in sorted(self._gone):
             if self._store.replication.queues_end_before(topic, log_end):
@@ -69,6 +69,6 @@ class GoneTopics:
         for topic, first in list(self._replaced.items()):
             if first <= log_end:
                 self._deletions.topic(topic)
-                self._offsets.delete_topic(topic)  # those of the new one are asked for again
                 self._store.retention.delete_queues(topic, before=first)
+                self._offsets.delete_topic(topic)  # those of the new one are asked for again
                 del self._replaced[topic]

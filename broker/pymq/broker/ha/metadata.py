@@ -231,8 +231,10 @@ class MetadataSync:
                     await self._take_over(table, body)
         if self._gone:
             await self._ask_topics(master)
-            self._gone.delete(end)
-            self._on_deleted()
+            try:
+                self._gone.delete(end)
+            finally:
+                self._on_deleted()  # some may be deleted although one could not be
 
     async def _ask_topics(self, master: str) -> None:
         answer = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, "topics")

@@ -9,8 +9,6 @@ Source: RocketMQ DefaultHAClient (4.x: HAService.HAClient), AutoSwitchHAClient.
 import asyncio
 import functools
 import logging
-import math
-import time
 from collections.abc import Callable
 
 from pymq.broker.disk_executor import DiskExecutor
@@ -45,8 +43,6 @@ RETRY_S = 1.0
 LOOK_INTERVAL_S = 0.5
 #: What was refused is not better a second later.
 REFUSED_RETRY_S = 5.0
-#: So long a master may take to be online once it has taken over what was kept for it.
-HAND_OVER_S = 60.0
 
 
 class Slave:
@@ -70,7 +66,6 @@ class Slave:
         is_unsure: whether the end of the log may be cut off: nobody may read it until the master
             has confirmed it.
         is_acting: whether this broker acts for its master, which is away.
-        handed_over_s: when that asked for what is kept here, to be online again; monotonic.
         rate: of what was received of the log.
     """
 
@@ -107,7 +102,6 @@ class Slave:
         self.master: str | None = None
         self.is_following = False
         self.is_unsure = self.is_acting = False
-        self.handed_over_s = -math.inf
         self.rate = ByteRate()
 
     def start(self) -> None:
@@ -116,8 +110,12 @@ class Slave:
 
     @property
     def hands_over(self) -> bool:
-        """Does it act for a master that has begun to take over what it keeps?"""
-        return self.is_acting and time.monotonic() - self.handed_over_s < HAND_OVER_S
+        """Does it act for a master that is about to be online, and takes over what is kept here?
+
+        Whoever acts follows nobody until such a master asks for that, and the master asks for what
+        is kept here when it is followed. When it dies, it is not followed any more.
+        """
+        return self.is_acting and self._connection is not None
 
     @property
     def has_master(self) -> bool:

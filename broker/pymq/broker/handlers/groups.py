@@ -28,7 +28,7 @@ from pymq.protocol.headers.groups import (
 )
 from pymq.protocol.headers.topics import PAGE_COUNT_MAX
 
-#: A group's settings are so much deeper in the tables that slaves, tools and files have; at most.
+#: Levels of nesting that a table adds around one group's settings, at most.
 _TABLE_LEVELS = 10
 
 

@@ -105,8 +105,7 @@ class PullHandlers:
         reset = self._reset(request, header)
         if reset is not None:
             return reset
-        is_kept = self._slave is None or self._slave.is_acting  # otherwise the master's counts
-        if header.sys_flag & _COMMIT and header.commit_offset >= 0 and is_kept:
+        if header.sys_flag & _COMMIT and header.commit_offset >= 0 and self._keeps_commits():
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -136,6 +135,11 @@ class PullHandlers:
                 self._note(header, offset)
                 return None
         return self._finish(request, header, found)
+
+    def _keeps_commits(self) -> bool:
+        """Return whether what is committed here counts, and not what is at the master."""
+        slave = self._slave
+        return slave is None or (slave.is_acting and not slave.hands_over)
 
     # --- checks
 

@@ -91,8 +91,7 @@ class ResetHandlers:
         if self._topics.id_of(topic) != topic_id:  # the offsets are of the one before
             raise refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"topic {topic} was deleted and created again meanwhile, and nothing is reset; "
-                "ask again",
+                f"topic {topic} was deleted meanwhile, and nothing is reset; ask again",
             )
         for queue_id, offset in offsets.items():
             self._offsets.reset(group, topic, queue_id, offset)

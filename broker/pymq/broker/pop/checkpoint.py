@@ -56,6 +56,7 @@ class Checkpoint:
         failed_count: how often messages could not be revived.
         revive_queue_id, revive_offset: place of its record; -1 before it has one.
         not_before: it is not due earlier, whatever its times say; ms.
+        is_orphan: its group was deleted, and may be there again; not known after a restart.
     """
 
     topic: str
@@ -72,6 +73,7 @@ class Checkpoint:
     failed_count: int = 0
     revive_offset: int = -1
     not_before: int = 0
+    is_orphan: bool = False
 
     @property
     def key(self) -> CheckpointKey:

@@ -89,6 +89,10 @@ class CheckpointTable:
         """Return the open checkpoints of messages of a topic."""
         return [one for one in self._by_key.values() if one.topic == topic]
 
+    def of_group(self, group: str) -> list[Checkpoint]:
+        """Return the open checkpoints of messages that a group has popped."""
+        return [one for one in self._by_key.values() if one.group == group]
+
     def count_in(self, revive_queue_id: int) -> int:
         """Return how many open checkpoints have their record in a revive queue."""
         return len(self._by_place[revive_queue_id])

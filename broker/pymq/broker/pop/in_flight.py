@@ -71,8 +71,8 @@ class InFlight:
         self._count_max = count_max
         self._numbers = itertools.count()
         self._is_full_said = False
-        #: Keys of checkpoints that are being written.
-        self._writing: set[CheckpointKey] = set()
+        #: Checkpoints that are being written.
+        self._writing: dict[CheckpointKey, Checkpoint] = {}
         self._tasks = Tasks("popped messages")
 
     # --- as a duty
@@ -149,7 +149,7 @@ class InFlight:
                 differences=tuple(offset - taken.start_offset for offset in taken.queue_offsets),
                 revive_queue_id=revive_queue_id,
             )
-            self._writing.add(checkpoint.key)
+            self._writing[checkpoint.key] = checkpoint
             told = functools.partial(self._kept, attempt, taken, checkpoint.key)
             self._journal.write(checkpoint, told)
 
@@ -175,7 +175,7 @@ class InFlight:
         outcome: Outcome,
     ) -> None:
         assert taken.step is not None
-        self._writing.discard(key)
+        del self._writing[key]
         if is_in_log(outcome):
             self._progress.keep(taken.step)
         else:
@@ -187,6 +187,17 @@ class InFlight:
         self._progress.forget_topic(topic)
         for checkpoint in self._table.of_topic(topic):
             self._journal.drop(checkpoint)
+
+    def forget_group(self, group: str) -> None:
+        """Give up what a group that is being deleted has in flight, unless it is there when due.
+
+        As RocketMQ does. At once would be too early: members that are still there create the group
+        again, and it is to have what they popped before and do not acknowledge.
+        """
+        self._progress.forget_group(group)
+        writing = [one for one in self._writing.values() if one.group == group]
+        for checkpoint in (*self._table.of_group(group), *writing):
+            checkpoint.is_orphan = True
 
     def escaped(self, revive_queue_id: int, end: int) -> None:
         """Close what a slave has revived: checkpoints whose records are before ``end``."""
@@ -257,10 +268,10 @@ class InFlight:
             revive_offset=-1,
             not_before=0,
         )
-        self._writing.add(changed.key)
+        self._writing[changed.key] = changed
 
         def done(result: PutResult, outcome: Outcome) -> None:
-            self._writing.discard(changed.key)
+            del self._writing[changed.key]
             told(pop_time, result, outcome)
 
         self._journal.replace(checkpoint, bit, changed, done)

@@ -130,9 +130,10 @@ class PopRules:
 
 
 class _Forgotten(Exception):
-    """A topic or a group was deleted while a pop waited: where it was in a queue may be void.
+    """A topic or a group was deleted while a pop waited: the pop is over.
 
-    Committed, it would have another topic of that name begin behind its first messages.
+    Where it was in a queue may be void, and in no other queue may it begin. Such an offset, once
+    committed, would have another topic of that name begin behind its first messages.
     """
 
 
@@ -182,6 +183,8 @@ class Popping:
         try:
             for topic, queue_id in self._places(wanted, popped):
                 yield from self._pop_queue(wanted, topic, queue_id, popped)
+        except _Forgotten:
+            popped.is_unfinished = True
         except BaseException:  # also when nobody wants the rest
             for taken in popped.taken:
                 if taken.step is not None:
@@ -246,6 +249,11 @@ class Popping:
             yield topic, number % count
 
     def _pop_queue(self, wanted: Wanted, topic: str, queue_id: int, popped: Popped) -> Steps:
+        """Take messages of one queue, if it is free.
+
+        Raises:
+            _Forgotten: see there.
+        """
         queue = topic, wanted.group, queue_id
         left = min(wanted.count_max, MESSAGES_MAX) - popped.count
         if left <= 0 or queue in self._busy:
@@ -256,10 +264,7 @@ class Popping:
         if not self._take_reset(queue):
             popped.is_unfinished = True
             return
-        try:
-            yield from self._pop_alone(wanted, queue, left, popped)
-        except _Forgotten:
-            popped.is_unfinished = True
+        yield from self._pop_alone(wanted, queue, left, popped)
 
     def _pop_alone(self, wanted: Wanted, queue: GroupQueue, left: int, popped: Popped) -> Steps:
         """Take up to ``left`` messages of a queue that no other pop waits with.

@@ -92,7 +92,8 @@ class Revival:
         if topic not in self._topics:
             self._journal.drop(one)
             return
-        if one.group not in self._groups:
+        has_group = one.group in self._groups
+        if not has_group and not one.is_orphan:
             self._await_group(one)
             return
         bits = one.all_bits & ~(one.acknowledged | one.acknowledging)
@@ -100,32 +101,32 @@ class Revival:
             # Acknowledgements are being written; if they fail the messages are due again.
             self._table.postpone(one, self._clock.wall_ms() + 1000)
             return
-        records = await self._read(one, bits)
+        records = await self._read(one, bits) if has_group else {}
         if not self._table.is_open(one):
             return  # Its topic was deleted meanwhile.
         # It was acknowledged meanwhile.
         bits &= ~(one.acknowledged | one.acknowledging)
         if one.all_bits & one.acknowledging:  # they fail, perhaps, and nobody else comes back
             self._table.postpone(one, self._clock.wall_ms() + 1000)
-        target = self._retry_topic(one)
         failures: list[str] = []
         told = functools.partial(self._revived, one, failures)
         gone = 0
         for offset in one.offsets_of(bits):
             bit = one.bits_of((offset,))
             if offset in records:
-                self._journal.revive(one, bit, self._copy(records[offset], target, one), told)
+                copy = self._copy(records[offset], self._retry_topic(one), one)
+                self._journal.revive(one, bit, copy, told)
             else:
                 gone |= bit
-        if gone:  # expired
+        if gone:  # expired, or given up with their group
             self._journal.acknowledge(one, gone, told)
 
     def _await_group(self, one: Checkpoint) -> None:
-        """Keep messages for a group that is not known here, unless it was deleted.
+        """Keep messages for a group that is not known here and was not deleted (``is_orphan``).
 
         Its creation may have been lost with a crash, or with the last master, but it has gone past
-        these messages: they come when it does, while there are any. If it was deleted together
-        with its offsets it would begin from scratch. RocketMQ gives them up in any case.
+        these messages: they come when it does, while there are any. Without offsets it would begin
+        from scratch. RocketMQ gives them up in any case.
         """
         reached = self._offsets.find(one.group, one.topic, one.queue_id)
         last = one.start_offset + one.differences[-1]

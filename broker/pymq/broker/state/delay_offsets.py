@@ -22,6 +22,7 @@ class DelayOffsets:
     Attributes:
         ahead: delay level -> queue offsets of messages that have been delivered although an earlier
             one of their level has not.
+        is_changed: set when a master has told something new; see ``BusyTable``.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -30,6 +31,7 @@ class DelayOffsets:
         self._version = DataVersion()
         self._moves = 0
         self.ahead: dict[int, list[int]] = {}
+        self.is_changed = False
 
     def find(self, level: int) -> int | None:
         """Return the offset of a level; None if nothing of it was ever delivered."""
@@ -59,6 +61,7 @@ class DelayOffsets:
         is_new = (table.offsets, ahead) != (self._offsets, self.ahead)
         self._offsets, self.ahead = dict(table.offsets), ahead
         self._version = table.version or self._version
+        self.is_changed |= is_new
         return is_new
 
     def take_back(self, table: DelayOffsetTable) -> bool:

@@ -12,11 +12,14 @@ from pymq.clock import Clock
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
 from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID, is_light
+from pymq.protocol.names import REVIVE_END_GROUP, REVIVE_GROUP, TRANSACTION_GROUP
 from pymq.protocol.offset_changes import OffsetChanges
 
 _SEPARATOR = "@"
 #: RocketMQ consumerOffsetUpdateVersionStep.
 VERSION_STEP = 500
+#: Groups of the broker itself: a master has offsets of theirs after every start.
+_OWN_GROUPS = (REVIVE_GROUP, REVIVE_END_GROUP, TRANSACTION_GROUP)
 #: (topic, group) -> queue id -> queue offset.
 _Table: TypeAlias = dict[tuple[str, str], dict[int, int]]
 
@@ -233,11 +236,13 @@ class OffsetTable:
     def take_changes(self, body: OffsetChanges) -> None:
         """Take over what ``changes`` of a master returned.
 
-        What it has not, of all that it has, was deleted there. Unless it has nothing: then it may
-        have lost its file, and what is here is the last copy.
+        What it has not, of all that it has, was deleted there. Unless no group has an offset there,
+        or its version is older than what was told before: then it may have lost its file, and what
+        is here is the last copy.
         """
         told = _split(body.offsets)
-        if body.is_whole and told:
+        is_older = body.version is not None and _rank(body.version) < _rank(self.version)
+        if body.is_whole and not is_older and any(key[1] not in _OWN_GROUPS for key in told):
             for key in [one for one in self._offsets if one not in told]:
                 del self._offsets[key]
                 self._touch(key)

@@ -26,6 +26,9 @@ class StateFile:
             for tables that count messages, such as committed offsets: those that a power loss
             takes must not be counted in a file that survives it, or their successors would be
             left out.
+
+    Attributes:
+        name: of the file.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class StateFile:
         executor: Executor,
         flushed: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        self.name = path.name
         self._table = SealedFile(path)
         self._to_text = to_text
         self._restore = restore

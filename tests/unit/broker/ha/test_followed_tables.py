@@ -20,6 +20,14 @@ class Holder:
         self.__dict__.update(attributes)
 
 
+def followed_tables(saving: StateSaving, *, save_interval_ms: int) -> _FollowedTables:
+    config = Holder(delay_flush_interval_ms=save_interval_ms)
+    site: Any = Holder(clock=FakeClock(), config=config)
+    tables: Any = None
+    core: Any = Holder(saving=saving)
+    return _FollowedTables(site, tables, core)
+
+
 def test_deliveries_are_saved_when_the_copies_are_on_the_disk(tmp_path: Path) -> None:
     """Else a power loss would take messages that were on the disk for hours."""
 
@@ -35,10 +43,8 @@ def test_deliveries_are_saved_when_the_copies_are_on_the_disk(tmp_path: Path) ->
 
         with ThreadPoolExecutor(1) as executor:
             saving = StateSaving(tmp_path, executor, announced=nothing, flushed=flushed)
-            site: Any = Holder(clock=FakeClock())
-            tables: Any = None
-            core: Any = Holder(saving=saving)
-            followed = _FollowedTables(site, tables, core)
+            followed = followed_tables(saving, save_interval_ms=10)
+            saving.start()
             followed.take_delays(DelayOffsetTable(offsets={3: 50}))
             await asyncio.wait_for(is_waiting.wait(), 60)
             assert not os.listdir(tmp_path)
@@ -47,5 +53,33 @@ def test_deliveries_are_saved_when_the_copies_are_on_the_disk(tmp_path: Path) ->
                 while "delayOffset.json" not in os.listdir(tmp_path):
                     await asyncio.sleep(0.005)
             await saving.close()
+
+    asyncio.run(test())
+
+
+def test_what_is_told_of_deliveries_all_the_time_is_saved_at_intervals(tmp_path: Path) -> None:
+    """The log is flushed before; with ASYNC_FLUSH that is not to be done all the time."""
+
+    async def test() -> None:
+        flushes: list[int] = []
+
+        async def flushed() -> None:
+            flushes.append(1)
+
+        async def nothing() -> None:
+            pass
+
+        with ThreadPoolExecutor(1) as executor:
+            saving = StateSaving(tmp_path, executor, announced=nothing, flushed=flushed)
+            followed = followed_tables(saving, save_interval_ms=3_600_000)
+            saving.start()
+            for offset in range(10):
+                followed.take_delays(DelayOffsetTable(offsets={3: offset}))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            assert not flushes
+            await saving.close()  # what is told last is kept
+            assert len(flushes) == 1
+            assert '"3":9' in (tmp_path / "delayOffset.json").read_text()
 
     asyncio.run(test())

@@ -11,6 +11,7 @@ from pymq.broker.ha.gone_topics import GoneTopics
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topic_ids import TopicIds
 from pymq.broker.state.topics import TopicTable
+from pymq.errors import DiskFull
 from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody
 from pymq.store import MessageStore
@@ -110,6 +111,31 @@ def test_only_queues_of_the_earlier_topic_go(tmp_path: Path) -> None:
     assert bed.store.queue_bounds("A", 1)[1] == 2
     bed.gone.look()
     assert not bed.gone and bed.forgotten == ["A"]
+
+
+def test_offsets_stay_while_queues_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be of the topic that there is now, and nobody would ask for them again."""
+    bed = Bed(tmp_path)
+    bed.put("A")
+    first = bed.store.log_end
+    master = TopicIds()
+    master.log_end = lambda: first
+    master.created("A")
+    bed.told("A")
+    bed.gone.take_ids(master.body())
+
+    def full(topic: str, *, before: int | None = None) -> int:
+        raise DiskFull("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bed.store.retention, "delete_queues", full)
+        with pytest.raises(DiskFull):
+            bed.gone.delete(first)
+    assert bed.gone and bed.left("A") == (1, 1)
+    bed.gone.delete(first)
+    assert not bed.gone and bed.left("A") == (0, None)
 
 
 def test_a_log_that_lost_its_end_has_no_topic_that_begins_behind_it() -> None:

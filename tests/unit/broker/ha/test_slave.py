@@ -78,7 +78,7 @@ def test_without_epochs_nothing_is_confirmed(store: MessageStore) -> None:
 
 
 def test_commits_are_refused_while_a_master_takes_over_what_is_kept_here(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore,
 ) -> None:
     """It has asked for the offsets: what was acknowledged now would be replaced by those."""
     slave = slave_of(store)
@@ -93,8 +93,11 @@ def test_commits_are_refused_while_a_master_takes_over_what_is_kept_here(
     slave.is_acting = True
     commit(None)
     acting.told(HaInfo(ha_address="127.0.0.1:10912"))
+    commit(None)  # it asks when this slave is connected
+    connection: Any = object()
+    slave._connection = connection
     with pytest.raises(BrokerError, match="is about to be online"):
         commit(None)
-    monkeypatch.setattr("pymq.broker.ha.slave.HAND_OVER_S", 0)  # it has not come
+    slave._connection = None  # it is away again
     commit(None)
-    assert len(taken) == 2
+    assert len(taken) == 3

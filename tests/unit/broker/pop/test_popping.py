@@ -1,5 +1,6 @@
-"""Pops that wait for a disk, while their topic is deleted."""
+"""Pops that wait for a disk, while their topic or their group is deleted."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pymq.store.selection import EVERYTHING
 
 
 class Store:
-    """Plays a store with a queue of nine messages, whose entries lie on a cold disk."""
+    """Plays a store with queues of nine messages, whose entries lie on a cold disk."""
 
     def __init__(self) -> None:
         self.reads = self
@@ -34,26 +35,36 @@ class Store:
         return ReadResult(self.status, 9, 0, 9)
 
 
+class Topics(dict[str, Any]):
+    """Plays the table of topics."""
+
+    def find(self, topic: str) -> Any:
+        return self.get(topic)
+
+
 class Responses:
     def is_recent(self, place: int) -> bool:
         return True
 
 
+@pytest.mark.parametrize("what", ["topic", "group"])
 @pytest.mark.parametrize("committed", [None, 4])
 @pytest.mark.parametrize(
     "status", [ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_OVERFLOW_BADLY]
 )
-def test_a_topic_that_is_deleted_meanwhile_gets_no_offset(
-    committed: int | None, status: ReadStatus
+def test_what_is_deleted_meanwhile_gets_no_offset(
+    committed: int | None, status: ReadStatus, what: str
 ) -> None:
+    """Neither in the queue that is waited for, nor in those that would have come after it."""
     store: Any = Store()
     store.status = status
     responses: Any = Responses()
-    topics: Any = {}
+    topics: Any = Topics(T=SimpleNamespace(read_queue_count=3))
     offsets = OffsetTable()
     progress = PopProgress(offsets)
     if committed is not None:
-        offsets.commit("g", "T", 0, committed)
+        for queue_id in range(3):
+            offsets.commit("g", "T", queue_id, committed)
     popping = Popping(
         store,
         topics,
@@ -71,13 +82,19 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_offset(
     )
     popped = Popped()
     wanted = Wanted(
-        topic="T", group="g", queue_id=0, count_max=8, init_mode=1, selection=EVERYTHING
+        topic="T", group="g", queue_id=-1, count_max=8, init_mode=1, selection=EVERYTHING
     )
-    steps = popping._pop_queue(wanted, "T", 0, popped)
+    steps = popping.pop(wanted, popped)
     next(steps)
-    progress.forget_topic("T")
-    offsets.delete_topic("T")
+    if what == "topic":
+        topics.clear()
+        progress.forget_topic("T")
+        offsets.delete_topic("T")
+    else:
+        progress.forget_group("g")
+        offsets.delete_group("g")
+    store.is_cold = False  # the others are not waited for
     assert list(steps) == []
-    assert offsets.find("g", "T", 0) is None
+    assert dict(offsets.queues_of("g", "T")) == {}
     assert (popped.is_unfinished, popped.taken) == (True, [])
     assert not popping._busy

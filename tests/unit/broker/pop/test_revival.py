@@ -55,7 +55,7 @@ class Ended:
 def revival(
     table: CheckpointTable, clock: FakeClock, reading: Any, journal: Any, offsets: Any = None
 ) -> Revival:
-    known: Any = {"TopicA", "%RETRY%g_TopicA", "g"}
+    known: Any = {"TopicA", "%RETRY%g_TopicA", "%RETRY%unknown_TopicA", "g"}
     return Revival(
         reading, journal, table, known, known, offsets, clock,
         retry_v2=False, creates_topics=False, host=b"",
@@ -135,5 +135,26 @@ def test_messages_of_an_unknown_group_wait_for_it(
         assert journal.dropped == ([] if waits else [one])
         assert table.take_due(clock.wall_ms(), 10) == []
         assert table.take_due(clock.wall_ms() + AWAIT_GROUP_MS, 10) == [one] * waits
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("group", ["g", "unknown"])
+def test_messages_of_a_deleted_group_are_looked_for_only_if_it_is_there_again(group: str) -> None:
+    """Else they are given up, for good: a restart must not have them wait for the group."""
+
+    async def test() -> None:
+        clock = FakeClock()
+        table = CheckpointTable(8)
+        one = checkpoint(pop_time=clock.wall_ms() - 60000, group=group, is_orphan=True)
+        table.add(one)
+        offsets = OffsetTable(clock)
+        offsets.commit(group, "TopicA", one.queue_id, 13)
+        looked_at: list[int] = []
+        journal = Ended(table)
+        reading = Nothing(looked_at.append)
+        assert await revival(table, clock, reading, journal, offsets).step() == 1
+        assert bool(looked_at) == (group == "g")
+        assert (journal.acknowledged, journal.dropped) == ([one], [])
 
     asyncio.run(test())

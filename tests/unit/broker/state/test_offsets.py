@@ -126,3 +126,15 @@ def test_what_a_master_has_deleted_meanwhile_is_gone_when_it_tells_all() -> None
     assert slave.is_changed
     slave.take_changes(OffsetTable().changes(None))  # its file may be lost
     assert slave.find("h", "T", 0) == 1000
+
+
+def test_a_master_that_lost_its_file_is_known_by_its_version() -> None:
+    """Its consumers commit there again before a slave asks: not everything is lost for that."""
+    master, slave = OffsetTable(), OffsetTable()
+    for offset in range(VERSION_STEP):
+        master.commit("g", "T", 0, offset)
+    slave.take_changes(master.changes(None))
+    emptied = OffsetTable()
+    emptied.commit("h", "T", 0, 7)
+    slave.take_changes(emptied.changes(None))
+    assert (slave.find("g", "T", 0), slave.find("h", "T", 0)) == (VERSION_STEP - 1, 7)

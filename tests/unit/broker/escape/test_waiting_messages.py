@@ -1,0 +1,87 @@
+"""Timers that a slave delivers while it acts: how they end when the disk does not follow."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from tests.unit.store.stores import FakeClock
+
+from pymq.broker.escape import waiting_messages
+from pymq.broker.escape.escaping import Escaping
+from pymq.broker.escape.waiting_messages import TimerMessages
+from pymq.errors import StoreError
+
+
+class Holder:
+    """Has the attributes that it is given."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
+class Parts:
+    """The files of timers, what delivers them, and what writes elsewhere: what was done with it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.is_opened = asyncio.Event()
+
+    def opened(self, clock: object) -> "Parts":
+        return self
+
+    def start(self) -> None:
+        self.is_opened.set()
+
+    def flush(self) -> None:
+        self.done.append("flush")
+
+    async def close_async(self) -> None:
+        self.done.append("writer closed")
+
+    def close(self) -> None:
+        self.done.append("files closed")
+
+
+async def fail() -> None:
+    raise StoreError("the log is not on the disk: the disk failed")
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("flushed", [fail, never])
+def test_a_disk_that_does_not_follow_leaves_nothing_open(
+    flushed: Callable[[], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nor does a master wait for it that asks how far timers are, to be online again."""
+    monkeypatch.setattr(waiting_messages, "FLUSH_S", 0.05)
+
+    async def test() -> None:
+        parts = Parts()
+
+        async def stop() -> None:
+            parts.done.append("delivery ended")
+
+        store: Any = Holder(
+            queue_bounds=lambda topic, queue_id: (0, 1),
+            replication=Holder(timers=Holder(open=parts.opened)),
+        )
+        flusher: Any = Holder(wait_all_flushed=flushed)
+        delivery: Any = Holder(start=parts.start, close=stop)
+        slave: Any = Holder(is_acting=True, hands_over=False)
+        writer: Any = Holder(sent_count=0, close=parts.close_async)
+        with ThreadPoolExecutor(1) as executor:
+            timers = TimerMessages(store, FakeClock(), lambda opened: delivery, flusher, executor)
+            escaping = Escaping(slave, [timers], writer)
+            escaping.start()
+            await asyncio.wait_for(parts.is_opened.wait(), 60)
+            await asyncio.wait_for(escaping.close(), 60)
+        assert parts.done == ["delivery ended", "files closed", "writer closed"]
+        assert "how far timers are is not saved (the log " in caplog.text
+
+    asyncio.run(test())
