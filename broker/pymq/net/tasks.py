@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any
 
@@ -10,6 +11,29 @@ _log = logging.getLogger(__name__)
 
 #: The code of the request whose handler waits in this task; None: no handler does.
 waiting_code: ContextVar[int | None] = ContextVar("waiting_code", default=None)
+
+#: The task that waits for what goes on in this context, in whatever task or thread; empty when it
+#: does not wait any more.
+_caller: ContextVar[list[asyncio.Task[Any]]] = ContextVar("_caller")
+
+
+@contextmanager
+def calling() -> Iterator[None]:
+    """Call what may end the component whose task this is, in tasks or threads of its own, too."""
+    task = asyncio.current_task()
+    assert task is not None
+    callers = [task]
+    token = _caller.set(callers)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+        callers.clear()  # What was begun meanwhile and goes on has a copy of the context.
+
+
+def those_who_wait() -> set[asyncio.Task[Any] | None]:
+    """Return the tasks that wait for what goes on here, which must not wait for them."""
+    return {asyncio.current_task(), *_caller.get(())}
 
 
 class Tasks:
@@ -79,9 +103,9 @@ class Tasks:
             _log.error("%s failed", task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for its end; idempotent."""
+        """Cancel what still runs, but who waits for this, and wait for its end; idempotent."""
         self._closed = True
-        running = [task for task in self._running if task is not asyncio.current_task()]
+        running = self._running - those_who_wait()
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

@@ -16,6 +16,10 @@ MQ_VERSION_STRICT_JSON = 401
 #: forget it in all of them, and enter it again only when a topic of its broker changes.
 MQ_VERSION_CLUSTER_ROUTES = 401
 
+#: Brokers of this version (4.9.3) or later know themselves how often a group's messages are tried;
+#: those before fail if what is sent back does not say it.
+MQ_VERSION_OWN_TIMES = 399
+
 #: Brokers of this version (5.0.0-SNAPSHOT) or later have timer messages; those before take a
 #: delivery time for a property like any other.
 MQ_VERSION_TIMERS = 412

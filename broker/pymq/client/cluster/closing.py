@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from pymq.net.tasks import Tasks
+from pymq.net.tasks import Tasks, those_who_wait
 
 
 class Closing:
@@ -31,8 +31,8 @@ class Closing:
 
     async def wait_ended(self) -> None:
         """Wait for the close that is under way, if there is one and it does not wait for us."""
-        ended, task = self._ended, asyncio.current_task()
-        if ended is None or task is self._closer or self._tasks.owns(task):
+        ended, waiting = self._ended, those_who_wait()
+        if ended is None or self._closer in waiting or any(map(self._tasks.owns, waiting)):
             return
         if ended.get_loop() is asyncio.get_running_loop():  # not so in a child made by ``fork``
             await asyncio.wait([ended])

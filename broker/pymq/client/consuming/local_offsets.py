@@ -131,6 +131,7 @@ class LocalOffsets:
         except asyncio.CancelledError:
             # The thread goes on, and nobody else may write the file until it is done.
             await asyncio.wait([writing])
+            writing.exception()  # Who is cancelled does not hear of it; the next flush tries again.
             raise
 
     async def flush_now_and_then(self) -> None:

@@ -19,14 +19,16 @@ from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.broker_offsets import QueueOffsets
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.client.group.leaving_queue import LeavingQueue
+from pymq.client.group.queue_commits import QueueCommits
 from pymq.client.group.queue_locks import QueueLocks
 from pymq.client.group.queue_reader import QueueReader
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.rebalance_listener import ListenerCalls
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.unread import say_unread
-from pymq.errors import CommitFailed, ConfigurationError, PymqError
+from pymq.errors import ConfigurationError, PymqError
 from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import those_who_wait
 from pymq.protocol.bodies import MessageQueue, Subscription
 
 _log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class HeldQueues:
             on_undecodable=on_undecodable,
             troubles=self._troubles,
         )
+        self._commits = QueueCommits(group, self._is_surely_ours, self._troubles)
         #: For a consumer in order; set before anything is taken.
         self.locks: QueueLocks | None = None
         self.readers: dict[MessageQueue, QueueReader] = {}
@@ -80,6 +83,8 @@ class HeldQueues:
         self._leaving: dict[MessageQueue, LeavingQueue] = {}
         #: Queues are given up in these.
         self._ending: set[asyncio.Task[None]] = set()
+        #: Their listener is told that they are given up; they are not committed yet.
+        self._revoking: set[QueueReader] = set()
         #: Up to where we had finished the queues that we do not read any more.
         self._left_at: dict[MessageQueue, int] = {}
         #: Are all queues paused, also those to come?
@@ -95,9 +100,7 @@ class HeldQueues:
 
     def commit_nowait(self) -> None:
         """Commit all queues without waiting."""
-        for reader in (*self.readers.values(), *self._leaving_readers()):
-            if self._is_surely_ours(reader.queue):
-                reader.commit_nowait()
+        self._commits.commit_nowait((*self.readers.values(), *self._leaving_readers()))
 
     async def commit(self) -> None:
         """Commit all queues for good.
@@ -105,8 +108,7 @@ class HeldQueues:
         Raises:
             PymqError: one is not committed.
         """
-        readers = (*self.readers.values(), *self._leaving_readers())
-        await asyncio.gather(*(self._commit_ours(reader) for reader in readers))
+        await self._commits.commit((*self.readers.values(), *self._leaving_readers()))
 
     def _leaving_readers(self) -> list[QueueReader]:
         return [one.reader for one in self._leaving.values() if one.is_waiting and not one.is_lost]
@@ -174,7 +176,9 @@ class HeldQueues:
                 asked once for each try to take the queue.
         """
         free = {queue for queue in queues if queue not in self._leaving}
-        if not free or self._is_closing or wanted() is None:
+        if wanted() is None:
+            return True
+        if not free or self._is_closing:
             return not queues
         readers: list[QueueReader] = []
         await self._finish(self._begin(free, wanted, start_in, readers))
@@ -183,7 +187,7 @@ class HeldQueues:
             if self.readers.get(reader.queue) is reader and not self._is_closing:
                 task = self._pool.spawn(f"read {reader.queue}", self._read(reader))
                 self._reading[reader.queue] = task
-        return len(readers) == len(queues)
+        return len(readers) == len(queues) or wanted() is None
 
     async def _begin(
         self,
@@ -239,8 +243,8 @@ class HeldQueues:
     async def _give_free(self, queue: MessageQueue) -> None:
         """Have others read a queue that was dropped."""
         try:
+            await self._unlock([queue])  # before the listener, which may close us
             await self._listener.lost([queue])
-            await self._unlock([queue])
         finally:
             self._leaving.pop(queue, None)
 
@@ -303,12 +307,14 @@ class HeldQueues:
             self._wake()
 
     async def _end_read(self, readers: list[QueueReader]) -> None:
-        queues = [reader.queue for reader in readers]
-        await self._listener.revoked(queues)
+        self._revoking.update(readers)
+        await self._listener.revoked([reader.queue for reader in readers])
         for reader in readers:
             self._drop(reader)
-        await asyncio.gather(*(self._commit(reader) for reader in readers))
-        await self._unlock(queues)
+        left = self._revoking.intersection(readers)  # less what ``close`` has given up for us
+        self._revoking.difference_update(left)
+        await self._commits.commit_last(left)
+        await self._unlock([reader.queue for reader in left])
 
     async def _end_lost(self, readers: list[QueueReader]) -> None:
         for reader in readers:
@@ -339,32 +345,6 @@ class HeldQueues:
             self._left_at[reader.queue] = reader.process_queue.commit_offset
             self._inbox.drop(reader.process_queue)
 
-    async def _commit_ours(self, reader: QueueReader) -> None:
-        """Commit a queue, unless that would set back whoever has read it while we were in doubt."""
-        is_ours = self._is_surely_ours(reader.queue) and not reader.is_in_doubt
-        if not is_ours and await reader.is_behind():
-            raise CommitFailed(
-                f"group {self._group!r}, {reader.queue}: another member has read this queue while "
-                "our lock or our connection was in doubt; what it has committed stays"
-            )
-        await reader.commit()
-
-    async def _commit(self, reader: QueueReader) -> None:
-        broker = reader.queue.broker_name
-        try:
-            await self._commit_ours(reader)
-        except PymqError as error:
-            self._troubles.warn(
-                ("commit", broker),
-                "group %r: queues of broker %r are not committed, their last messages will be "
-                "delivered again: %s",
-                self._group,
-                broker,
-                error,
-            )
-        else:
-            self._troubles.over(("commit", broker))
-
     # --- the end
 
     def stop(self) -> None:
@@ -380,11 +360,12 @@ class HeldQueues:
         for leaving in self._leaving.values():
             if leaving.is_waiting and leaving.task is not None:
                 leaving.task.cancel()
-        # Not for ourselves: a listener closes the consumer.
-        ending = {*tasks, *self._ending} - {asyncio.current_task()}
+        ending = {*tasks, *self._ending} - those_who_wait()
         await asyncio.gather(*ending, return_exceptions=True)
-        queues = [reader.queue for reader in readers]
-        await self._listener.revoked(queues)
-        await asyncio.gather(*(self._commit(reader) for reader in readers))
-        await self._unlock(queues)
+        await self._listener.revoked([reader.queue for reader in readers])
+        # Of a listener that closes us: after its call it would be too late.
+        readers += self._revoking
+        self._revoking.clear()
+        await self._commits.commit_last(readers)
+        await self._unlock([reader.queue for reader in readers])
         self.readers.clear()

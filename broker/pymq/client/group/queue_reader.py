@@ -21,6 +21,7 @@ from collections.abc import Hashable
 from pymq.client import operations
 from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.group.first_offset import first_offset
+from pymq.client.group.moved_offset import moved_offset
 from pymq.client.group.process_queue import ProcessQueue
 from pymq.client.group.pull_pace import PullPace
 from pymq.client.group.pulled_messages import read_pulled
@@ -304,13 +305,16 @@ class QueueReader:
             count_max=min(room, self._count_max),
             subscription=self.subscription,
             suspend_ms=int(SUSPEND_S * 1000),
-            bytes_max=PULL_BYTES,
+            bytes_max=self._pull_bytes(),
         )
         channel = await self._pool.read_channel(self.queue, self._broker_id)
         if not self.is_in_doubt:
             self._pulled_over = channel
         process_queue.pulled_ms = time.time_ns() // 1_000_000
         return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
+
+    def _pull_bytes(self) -> int:
+        return PULL_BYTES
 
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
         if result.next_offset < process_queue.next_offset:
@@ -336,35 +340,30 @@ class QueueReader:
             self._parts.on_undecodable(delivery)
 
     async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
-        """Go on elsewhere: the group was reset, or the offset is outside the queue.
-
-        In that case it is the nearest one inside that is new.
-        """
-        wanted, offset = process_queue.next_offset, result.next_offset
-        if result.min_offset <= wanted <= result.max_offset:
-            why = "the offset of its group was reset"
-        elif wanted < result.min_offset:
-            why = "that is outside the queue, what was there before has expired"
-        else:
-            why = (
-                "that is outside the queue; its topic was deleted and created again, or its broker "
-                "lost the end of its log"
-            )
-            if self._newest_ms is not None:
-                # In a queue that was created again even the first message may be new.
-                channel = await self._pool.read_channel(self.queue)
-                unread = operations.offset_by_time(self.queue, self._newest_ms + 1)
-                offset = min(offset, await self._pool.ask(channel, unread))
-        await self._go_on(process_queue, offset, why)
+        """Go on elsewhere: the group was reset, or the offset is outside the queue."""
+        offset, why = await moved_offset(
+            self.queue,
+            self._pool,
+            result,
+            wanted=process_queue.next_offset,
+            newest_ms=self._newest_ms,
+        )
+        # A broker that says so again and again is heard once.
+        level = logging.DEBUG if self._pace.is_slowed else logging.WARNING
+        await self._go_on(process_queue, offset, why, level=level)
 
     async def _go_on(
-        self, process_queue: ProcessQueue, offset: int, why: str, *, is_committed: bool = False
+        self,
+        process_queue: ProcessQueue,
+        offset: int,
+        why: str,
+        *,
+        is_committed: bool = False,
+        level: int = logging.WARNING,
     ) -> None:
         """Drop what is here, and begin at another offset."""
         if process_queue is not self.process_queue:
             return  # It was moved meanwhile.
-        # A broker that says so again and again is heard once.
-        level = logging.DEBUG if self._pace.is_slowed else logging.WARNING
         text = "%s: reading goes on at offset %d, instead of %d: %s"
         _log.log(level, text, self._named, offset, process_queue.next_offset, why)
         await self._inbox.wait_idle(process_queue)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from pymq.errors import ConfigurationError
+from pymq.net.tasks import calling
 from pymq.net.threads import in_thread
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import is_retry_topic
@@ -20,8 +21,8 @@ class RebalanceListener:
     """Base of listeners; override what you need, as ``async def`` or plain.
 
     Plain methods are called in the event loop, so they must not block; ``pymq.blocking`` calls
-    them in a thread. The consumer waits for each call. What one raises is logged. Queues of the
-    group's retry topic are not mentioned.
+    them in a thread. The consumer waits for each call, except when the call closes it. What one
+    raises is logged. Queues of the group's retry topic are not mentioned.
 
     Source: RocketMQ MessageQueueListener, which is told of all queues at each change instead.
     """
@@ -112,9 +113,10 @@ class ListenerCalls:
         )
         slow = asyncio.get_running_loop().call_later(SLOW_S, say)
         try:
-            result = method(visible)
-            if isinstance(result, Awaitable):
-                await result
+            with calling():  # It may close the consumer, which waits for this task otherwise.
+                result = method(visible)
+                if isinstance(result, Awaitable):
+                    await result
         except Exception:
             _log.exception("group %r: %s failed for %d queues", self._group, name, len(visible))
         finally:

@@ -15,7 +15,7 @@ from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.errors import BrokerError, LocalProtocolError, PymqError
 from pymq.net.said_once import SaidOnce
-from pymq.protocol.codes import ResponseCode
+from pymq.protocol.codes import MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import RETRY_TOPIC
 from pymq.protocol.names import is_retry_topic
 from pymq.protocol.outcomes import DEAD_LETTER, EXPIRED, GROUP_DELAYS
@@ -219,6 +219,9 @@ class FailedMessages:
             await send_back(self._max_reconsume_times)
         except BrokerError as error:
             if self._max_reconsume_times is not None or error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            # The others mean something else with it, perhaps that it is stored and not flushed.
+            if await self._pool.heartbeats.ask_version(channel) >= MQ_VERSION_OWN_TIMES:
                 raise
             await send_back(OLD_TIMES_MAX)
 

@@ -22,6 +22,7 @@ class PullQueues(HeldQueues):
         group, pool, wake: as for ``HeldQueues``.
         buffer: gets what is pulled.
         auto_commit: whether readers commit without being told.
+        is_divided: do the members of the group divide the queues?
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class PullQueues(HeldQueues):
         pool: ClientPool,
         buffer: PullBuffer,
         auto_commit: bool,
+        is_divided: bool,
         wake: Callable[[], None],
     ) -> None:
         kept = BrokerOffsets if auto_commit else ToldOffsets
@@ -44,6 +46,7 @@ class PullQueues(HeldQueues):
             wake=wake,
         )
         self._buffer = buffer
+        self._is_divided = is_divided
         self._sought: dict[MessageQueue, int] = {}
         self._paused: set[MessageQueue] = set()
         self._begun = asyncio.Event()
@@ -105,6 +108,7 @@ class PullQueues(HeldQueues):
             begin_at=self._sought.pop(queue, None),
             on_begin=self._begun.set,
             queue_count=self.readers.__len__,
+            is_divided=self._is_divided,
         )
         if queue in self._paused:
             reader.pause()

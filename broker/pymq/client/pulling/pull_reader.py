@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from pymq.client import operations
 from pymq.client.group.process_queue import ProcessQueue
-from pymq.client.group.queue_reader import PULL_TIMEOUT_S, SUSPEND_S, QueueReader
+from pymq.client.group.queue_reader import QueueReader
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import wants_the_same
@@ -32,6 +32,7 @@ class PullReader(QueueReader):
         begin_at: where to begin, whatever was committed.
         on_begin: called when it is known where to begin.
         queue_count: returns how many queues are read.
+        is_divided: is the queue ours because no other member of the group has it?
     """
 
     def __init__(
@@ -46,12 +47,19 @@ class PullReader(QueueReader):
         begin_at: int | None,
         on_begin: Callable[[], None],
         queue_count: Callable[[], int],
+        is_divided: bool,
     ) -> None:
         super().__init__(queue, parts, subscription=subscription, start=start, left_at=left_at)
+        self._count_max = PULL_COUNT_MAX
         self._buffer = buffer
         self._begin_at = begin_at
         self._on_begin = on_begin
         self._queue_count = queue_count
+        self._is_divided = is_divided
+        #: Is it where its program has sent it, and may not be committed yet?
+        self._is_chosen = begin_at is not None
+        #: Was that committed since, without an answer?
+        self._is_told = False
 
     @property
     def pulled(self) -> PulledQueue | None:
@@ -82,7 +90,7 @@ class PullReader(QueueReader):
                     if pause_s:
                         await asyncio.sleep(pause_s)
             except TimeoutError:
-                continue  # It was moved.
+                continue  # It was moved, or is in doubt.
             finally:
                 self._step_scope = None
 
@@ -101,7 +109,7 @@ class PullReader(QueueReader):
             self._pull_again(pulled, pulled.polled_offset)
 
     def _pull_again(self, pulled: PulledQueue, offset: int) -> None:
-        self.move(offset)
+        self._go_to(offset)
         again = self.pulled
         assert again is not None
         again.polled_offset = pulled.polled_offset
@@ -109,6 +117,10 @@ class PullReader(QueueReader):
 
     def move(self, offset: int) -> None:
         """Go on from another offset; what was pulled and not polled is dropped."""
+        self._is_chosen, self._is_told = True, False
+        self._go_to(offset)
+
+    def _go_to(self, offset: int) -> None:
         self._begin_at = offset
         if self.process_queue is not None:
             self._buffer.drop(self.process_queue)
@@ -116,6 +128,19 @@ class PullReader(QueueReader):
         self._interrupt()
 
     # --- commits
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """May another member have read on?
+
+        Not where the program has sent us: the group may be further because it was so before.
+        """
+        return self._is_divided and not self._is_chosen and super().is_in_doubt
+
+    def commit_nowait(self) -> None:
+        """Commit without waiting, if there is something new, or now and then."""
+        super().commit_nowait()
+        self._is_told = self._pulled_over is not None and self._pulled_over.is_open
 
     async def commit_offset(self, offset: int) -> None:
         """Commit an offset, and see that the broker has taken it.
@@ -134,6 +159,7 @@ class PullReader(QueueReader):
             query = operations.query_offset(self._group, self.queue)
             committed = await self._pool.ask(channel, query)
             if committed == offset:
+                self._is_chosen = False
                 return
         raise CommitFailed(
             f"{self._named}: {channel.peer} accepted the commit of {offset} and keeps {committed}; "
@@ -150,17 +176,14 @@ class PullReader(QueueReader):
         return await self._buffer.wait_room(process_queue)  # Who polls decides on the pace.
 
     async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
-        operation = operations.Pull(
-            self.queue,
-            process_queue.next_offset,
-            group=self._group,
-            count_max=min(room, PULL_COUNT_MAX),
-            subscription=self.subscription,
-            suspend_ms=int(SUSPEND_S * 1000),
-            bytes_max=self._buffer.pull_bytes(self._queue_count()),
-        )
-        channel = await self._pool.read_channel(self.queue, self._broker_id)
-        return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
+        is_told = self._is_told
+        result = await super()._pull(process_queue, room)
+        if is_told:
+            self._is_chosen = False  # The commit came before the pull, over its connection.
+        return result
+
+    def _pull_bytes(self) -> int:
+        return self._buffer.pull_bytes(self._queue_count())
 
     async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
         if not process_queue.dropped:

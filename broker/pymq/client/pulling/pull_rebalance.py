@@ -24,6 +24,9 @@ class PullRebalance(Rebalance):
         held: the queues that are read.
     """
 
+    #: Do the members of the group divide the queues?
+    _is_divided = True
+
     def __init__(
         self,
         group: str,
@@ -35,7 +38,12 @@ class PullRebalance(Rebalance):
         auto_commit: bool,
     ) -> None:
         self.held = PullQueues(
-            group, pool=pool, buffer=buffer, auto_commit=auto_commit, wake=self.wake
+            group,
+            pool=pool,
+            buffer=buffer,
+            auto_commit=auto_commit,
+            is_divided=self._is_divided,
+            wake=self.wake,
         )
         super().__init__(
             group, subscriptions, start=start, allocation=averagely, pool=pool, held=self.held
@@ -50,6 +58,7 @@ class PullRebalance(Rebalance):
 class AssignedQueues(PullRebalance):
     """Queues that nobody divides: the consumer was told which. Takes the same arguments."""
 
+    _is_divided = False
     #: What was assigned, with or without a reader at the moment.
     _assigned: frozenset[MessageQueue] = frozenset()
 

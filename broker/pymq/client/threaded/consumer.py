@@ -101,7 +101,7 @@ class Consumer(Threaded[_consumer.Consumer]):
 
         A plain handler that calls it waits ``close_timeout_s`` for itself; end ``run`` elsewhere.
         """
-        self._stop(lambda client: client.close())
+        self._stop(lambda client: client.close(), self._made._config.close_timeout_s)
 
     def __enter__(self) -> Self:
         return self.start()

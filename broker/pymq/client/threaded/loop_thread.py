@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,6 +16,12 @@ from pymq.errors import ClientClosed, PymqError
 
 C = TypeVar("C", bound="Client")
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: How long a close may take at most, besides what its caller has chosen; who closes second does not
+#: wait longer. What is waited for has limits, but for what a program does in it: a listener.
+CLOSE_S = 300.0
 
 
 #: What goes on in this context, in whatever thread, was begun in this one's loop.
@@ -134,12 +141,22 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def wait_ended(self) -> None:
+    def wait_ended(self, timeout_s: float) -> None:
         """Wait until another one has closed it, unless that waits for us: a handler, a listener."""
         is_closer = self.closer is threading.current_thread()
         is_waited_for = is_closer or self.is_current or _within.get() is self
-        if not self.process.is_forked and not is_waited_for:
-            self._thread.join()
+        if self.process.is_forked or is_waited_for:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            closer = None if self.closer is None else self.closer.name
+            _log.warning(
+                "the client in thread %r is still closing after %g s, which thread %r began; it is "
+                "not waited for any longer",
+                self._thread.name,
+                timeout_s,
+                closer,
+            )
 
 
 class Client(Protocol):
@@ -238,7 +255,10 @@ class Threaded(Generic[C]):
     def _renewed(self) -> None:
         """Make again what belongs to a process, before the client is used in this one."""
 
-    def _stop(self, close: Callable[[C], Coroutine[Any, Any, Any]]) -> None:
+    def _stop(
+        self, close: Callable[[C], Coroutine[Any, Any, Any]], timeout_s: float = 0.0
+    ) -> None:
+        """Close it; who comes second waits for that, ``CLOSE_S`` longer than ``timeout_s``."""
         for open_one in (self._begun, self._thread):
             if open_one is not None:
                 open_one.check_thread()  # before anything ends: it stays open as it is
@@ -247,7 +267,7 @@ class Threaded(Generic[C]):
         thread, forget_end = self._thread, self._forget_end
         if thread is None:
             if self._ending is not None:
-                self._ending.wait_ended()
+                self._ending.wait_ended(CLOSE_S + timeout_s)
             return
         self._ending, self._thread = thread, None
         try:

@@ -1,9 +1,11 @@
 """The offset files of broadcasting consumers: RocketMQ's format, replaced as a whole."""
 
 import asyncio
+import gc
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,3 +221,36 @@ def test_a_flush_that_is_cancelled_ends_with_its_thread(
     asyncio.run(test())
     assert read(path) == [6, None]
     assert "changed by somebody else" not in caplog.text
+
+
+def test_who_is_cancelled_does_not_hear_that_the_file_could_not_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the event loop, which would log it as an error that nobody has seen."""
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def fail(path: Path, text: bytes) -> tuple[int, int] | None:
+        begun.set()
+        assert may_go_on.wait(60)
+        raise OSError("no space left")
+
+    async def test() -> None:
+        unseen: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: unseen.append(what))
+        kept = offsets(path)
+        kept.set(ONE, 5)
+        with monkeypatch.context() as patched:
+            patched.setattr(local_offsets, "_replace", fail)
+            flushing = asyncio.ensure_future(kept.flush())
+            assert await asyncio.to_thread(begun.wait, 60)
+            flushing.cancel()
+            may_go_on.set()
+            await asyncio.wait([flushing])
+            assert flushing.cancelled()
+            del flushing
+        gc.collect()
+        assert not unseen
+        await kept.flush()
+
+    asyncio.run(test())
+    assert read(path) == [5, None]

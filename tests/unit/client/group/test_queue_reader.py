@@ -76,6 +76,7 @@ def reader_of(broker: Any, inbox: Inbox) -> QueueReader:
             begin_at=0,
             on_begin=lambda: None,
             queue_count=lambda: 1,
+            is_divided=True,
         )
     return QueueReader(QUEUE, parts, **common)
 
@@ -96,47 +97,55 @@ async def read(reader: QueueReader, until: Callable[[], object]) -> None:
 # ------------------------------------------------------------------- pulls that bring it nowhere
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between pulls, in seconds, none of which is waited for."""
+    noted: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(delay_s: float) -> None:
+        if delay_s:
+            noted.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr("pymq.client.group.queue_reader.asyncio.sleep", note)
+    # However long the machine takes, no answer was held.
+    monkeypatch.setattr("pymq.client.group.pull_pace.HELD_S", 3600.0)
+    return noted
+
+
 @pytest.mark.parametrize("kind", [Inbox, PullBuffer])
 @pytest.mark.parametrize(
     "status", [PullStatus.NO_MATCH, PullStatus.NO_NEW, PullStatus.OFFSET_ILLEGAL]
 )
 def test_who_gets_the_same_answer_at_once_asks_ever_less_often(
-    status: PullStatus, kind: Callable[[FlowLimits], Inbox], caplog: pytest.LogCaptureFixture
+    status: PullStatus,
+    kind: Callable[[FlowLimits], Inbox],
+    pauses: list[float],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test() -> None:
         broker = Broker(lambda pull: answer(status, pull.offset))
-        ends_s = asyncio.get_running_loop().time() + 1.0
-        await read(
-            reader_of(broker, kind(FlowLimits())),
-            lambda: asyncio.get_running_loop().time() > ends_s,
-        )
-        assert 1 <= len(broker.pulls) < 50
-        assert broker.other_requests < 50
+        await read(reader_of(broker, kind(FlowLimits())), lambda: len(pauses) >= 9)
+        assert len(broker.pulls) - len(pauses) in (0, 1)  # it was stopped after a pause, or a pull
+        assert broker.other_requests <= 1 + 2 * len(broker.pulls)
 
     asyncio.run(test())
+    assert pauses[:9] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
     moves = [one for one in caplog.records if "reading goes on at" in one.getMessage()]
     assert len(moves) == (status is PullStatus.OFFSET_ILLEGAL)
 
 
-def test_who_gets_on_asks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_gets_on_asks_again_at_once(pauses: list[float]) -> None:
     """Each second pull brings it nowhere, which makes a pause of 10 ms and never a longer one."""
-    pauses: list[float] = []
 
     async def test() -> None:
-        sleep = asyncio.sleep
-
-        async def noted(delay_s: float) -> None:
-            if delay_s:
-                pauses.append(delay_s)
-            await sleep(0)
-
-        monkeypatch.setattr("pymq.client.group.queue_reader.asyncio.sleep", noted)
         grows = iter([True, False] * 1000)
         broker = Broker(lambda pull: answer(PullStatus.NO_MATCH, pull.offset + next(grows)))
         await read(reader_of(broker, Inbox(FlowLimits())), lambda: len(broker.pulls) >= 100)
 
     asyncio.run(test())
-    assert set(pauses) <= {0.01} and len(pauses) <= 51
+    assert set(pauses) == {0.01} and 49 <= len(pauses) <= 51
 
 
 def test_a_reset_does_not_wait_for_the_pause_to_end() -> None:
@@ -154,6 +163,36 @@ def test_a_reset_does_not_wait_for_the_pause_to_end() -> None:
         await asyncio.wait([reading])
 
     asyncio.run(test())
+
+
+class HoldingBroker(Broker):
+    """Holds all pulls but the first."""
+
+    async def ask(self, channel: None, operation: Any, timeout_s: float | None = None) -> Any:
+        result = await super().ask(channel, operation, timeout_s)
+        if len(self.pulls) > 1 and isinstance(operation, Pull):
+            await asyncio.Event().wait()
+        return result
+
+
+def test_a_reset_is_said_although_the_pull_before_brought_it_nowhere(
+    pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        broker = HoldingBroker(lambda pull: answer(PullStatus.OFFSET_ILLEGAL, 3))
+        reader = reader_of(broker, Inbox(FlowLimits()))
+
+        def is_reset() -> bool:
+            if len(broker.pulls) == 2:
+                reader.reset(1)
+            return len(broker.pulls) == 3
+
+        await read(reader, is_reset)
+
+    asyncio.run(test())
+    assert pauses
+    moves = [one for one in caplog.records if "reading goes on at" in one.getMessage()]
+    assert [one.levelno for one in moves] == [logging.WARNING] * 2
 
 
 # ------------------------------------------------------------- bodies that are large when inflated

@@ -11,7 +11,7 @@ from pymq.client.group.process_queue import ProcessQueue
 from pymq.client.group.retry import FailedMessages
 from pymq.errors import BrokerError, PymqError, SystemBusy
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.codes import ResponseCode
+from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import ReceivedMessage
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -21,12 +21,17 @@ class FakePool:
     """Answers what is sent back with the errors in ``refusals``; without one it is taken."""
 
     def __init__(self) -> None:
+        self.heartbeats = self
+        self.version = MQ_VERSION
         self.refusals: list[PymqError | None] = []
         self.asked: list[Any] = []
         self.loop = asyncio.get_running_loop()
 
     async def read_channel(self, queue: MessageQueue) -> None:
         return None
+
+    async def ask_version(self, channel: None) -> int:
+        return self.version
 
     async def ask(self, channel: None, operation: Any) -> None:
         self.asked.append(operation)
@@ -111,18 +116,21 @@ def test_a_handler_that_fails_while_the_consumer_closes_is_said_too(
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "sent"),
+    ("given", "code", "version", "sent"),
     [
-        (None, ResponseCode.SYSTEM_ERROR, [None, "16"]),  # a broker before 4.9.3
-        (None, ResponseCode.SYSTEM_BUSY, [None]),
-        (3, ResponseCode.SYSTEM_ERROR, ["3"]),
+        (None, ResponseCode.SYSTEM_ERROR, MQ_VERSION_OWN_TIMES - 1, [None, "16"]),
+        # It could not store the message, or it has stored it and not flushed it in time.
+        (None, ResponseCode.SYSTEM_ERROR, MQ_VERSION_OWN_TIMES, [None]),
+        (None, ResponseCode.SYSTEM_BUSY, MQ_VERSION_OWN_TIMES - 1, [None]),
+        (3, ResponseCode.SYSTEM_ERROR, MQ_VERSION_OWN_TIMES - 1, ["3"]),
     ],
 )
 def test_brokers_that_need_a_number_of_tries_get_one(
-    given: int | None, code: int, sent: list[str | None]
+    given: int | None, code: int, version: int, sent: list[str | None]
 ) -> None:
     async def test() -> None:
         consumer = Consumer(1, given)
+        consumer.pool.version = version
         consumer.pool.refusals = [BrokerError("java.lang.NullPointerException", code=code)]
         await consumer.failed.handler_failed(consumer.deliveries, ValueError("x"))
         fields = [one.request.fields for one in consumer.pool.asked]

@@ -54,6 +54,7 @@ def test_a_seek_counts_although_the_broker_has_just_said_where_to_go_on() -> Non
             begin_at=None,
             on_begin=lambda: None,
             queue_count=lambda: 1,
+            is_divided=True,
         )
         reader._begin(9)
         reader._newest_ms = 1

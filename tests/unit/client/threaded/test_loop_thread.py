@@ -1,7 +1,9 @@
 """Clients whose event loop runs in a thread: who closes them, and at the end of a process."""
 
+import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,31 @@ def test_one_that_would_close_itself_stays_open() -> None:
     assert client.closed_count == 1
     with pytest.raises(ClientClosed, match="not open"):
         client._call(client.work())
+
+
+def test_who_closes_second_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A listener may hang in the close of a thread that does not keep the process alive."""
+    monkeypatch.setattr("pymq.client.threaded.loop_thread.CLOSE_S", 0.1)
+    closing, may_end = threading.Event(), threading.Event()
+
+    class Hanging(Client):
+        async def _count(self) -> None:
+            closing.set()
+            await asyncio.to_thread(may_end.wait, DEADLINE_S)
+            await super()._count()
+
+    client = Hanging()
+    client._start(client.work, "client")
+    closer = threading.Thread(target=client.close, daemon=True)
+    closer.start()
+    assert closing.wait(DEADLINE_S)
+    second = threading.Thread(target=client.close, daemon=True)
+    second.start()
+    second.join(DEADLINE_S)
+    has_returned = not second.is_alive()
+    may_end.set()
+    closer.join(DEADLINE_S)
+    assert has_returned and client.closed_count == 1
+    assert "is still closing after" in caplog.text
