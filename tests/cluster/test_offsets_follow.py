@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.administration import admin_of
+from tests.cluster.running import run
 from tests.cluster.test_acting_master import QUEUE, commit_at, offset_at
 from tests.cluster.test_replication import ask, eventually, pair_of, send
 
+from pymq.broker.ha.offset_sync import OffsetSync
 from pymq.broker.replication_config import Role
 from pymq.broker.state.offsets import OffsetTable
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.codes import AWAIT_OFFSETS, RequestCode, ResponseCode
+from pymq.protocol.codes import AWAIT_METADATA, AWAIT_OFFSETS, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.replication import OffsetsRequest
 from pymq.protocol.offset_changes import OffsetChanges
@@ -107,3 +110,22 @@ def test_a_master_that_lost_its_offsets_leaves_those_of_its_slave(tmp_path: Path
     slave.commit("g", "T", 0, 12_345)
     slave.take_changes(told)
     assert slave.find("g", "T", 0) == 12_345
+
+
+def test_who_is_not_the_master_yet_is_not_taken_for_one_of_rocketmqs(tmp_path: Path) -> None:
+    """Its slaves ask again at once, or it would wait for nobody when it is."""
+
+    async def follow(address: str) -> None:
+        sync = OffsetSync(OffsetTable(), lambda _: None, lambda _: None, lambda: 0, broker_id=3)
+        sync.start()
+        sync.follow(address)
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            assert not sync.is_foreign
+        await sync.close()
+
+    with pair_of(tmp_path) as pair:
+        for code in (AWAIT_METADATA, AWAIT_OFFSETS):
+            answer = ask(pair.slave.broker_address, Command(code, {"brokerId": "3"}))
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        run(follow(pair.slave.broker_address))

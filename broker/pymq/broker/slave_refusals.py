@@ -11,7 +11,13 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.slave import Slave
 from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, Request
-from pymq.protocol.codes import RequestCode, ResponseCode, SinkRequest
+from pymq.protocol.codes import (
+    AWAIT_METADATA,
+    AWAIT_OFFSETS,
+    RequestCode,
+    ResponseCode,
+    SinkRequest,
+)
 
 #: What writes to the log, or would if messages were popped.
 _WRITES: Final = (
@@ -45,7 +51,8 @@ _CHANGES: Final = (
     RequestCode.CLONE_GROUP_OFFSET,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
 )
-
+#: What slaves ask of their master: of this broker, perhaps before it knows that it is theirs.
+_FOLLOWS: Final = (AWAIT_METADATA, AWAIT_OFFSETS)
 
 _COMMIT: Final = RequestCode.UPDATE_CONSUMER_OFFSET
 _READS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -65,6 +72,7 @@ def with_refusals(
     refused: dict[int, Handler] = {
         **dict.fromkeys(_WRITES, _refuse_write),
         **dict.fromkeys(_CHANGES, _refuse_change),
+        **dict.fromkeys(_FOLLOWS, _refuse_slave),
         _COMMIT: _while_alone(handlers[_COMMIT], slave, has_controller=has_controller),
     }
     if not config.slave_read:
@@ -115,4 +123,12 @@ def _refuse_change(request: Request) -> NoReturn:
         ResponseCode.SYSTEM_ERROR,
         "Can't modify topic or subscription group from slave broker, please execute it from "
         "master broker.",
+    )
+
+
+def _refuse_slave(request: Request) -> NoReturn:
+    # Not as a broker that does not know the request: whoever asks would take it for RocketMQ's.
+    raise refusal(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "this broker is a slave: it is not the master, or does not know it yet; ask again",
     )

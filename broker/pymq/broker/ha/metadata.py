@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 #: Between two times, however much is wanted.
 LEAST_INTERVAL_S = 0.2
+#: Who does not know yet that it is the master is asked again after this.
+NOT_YET_S = 0.5
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 3.0, 10.0
 #: How long to wait until the slave has the log that the tables speak of, and how often to look.
 LEVEL_TIMEOUT_S, _LEVEL_PAUSE_S = 10.0, 0.02
@@ -174,6 +176,8 @@ class MetadataSync:
             broker_id=self._broker_id, version=version, wait_ms=CHANGE_WAIT_MS
         )
         answer = await self._ask(master, AWAIT_METADATA, "changes", request.to_fields())
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            return min(NOT_YET_S, self._interval_s)
         if answer.code != ResponseCode.SUCCESS:
             return self._interval_s
         told = MetadataResponse.from_fields(answer.fields)
