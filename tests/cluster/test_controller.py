@@ -120,6 +120,22 @@ async def test_the_first_brokers_of_a_group(tmp_path: Path) -> None:
         assert (await two.alter(2)).code == ResponseCode.CONTROLLER_INVALID_MASTER
 
 
+@awaited
+async def test_a_set_that_is_refused_again_and_again_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as controller, group_of(controller) as (one, _):
+        for _ in range(2):
+            for _ in range(3):
+                answer = await one.alter(1, 2, 9)
+                assert answer.code == ResponseCode.CONTROLLER_INVALID_REPLICAS
+            said = [line for line in caplog.messages if "replicas {9} don't exist" in line]
+            assert len(said) == 1
+            caplog.clear()
+            in_sync = (await one.state())[1].broker_ids
+            assert (await one.alter(*({1} if 2 in in_sync else {1, 2}))).code == 0
+
+
 # ------------------------------------------------------------------------------- a master is gone
 
 
@@ -299,6 +315,31 @@ async def test_an_old_copy_of_the_store_elects_nobody(
 
 
 # --------------------------------------------------------------------------------- several of them
+
+
+@awaited
+async def test_an_old_copy_is_said_also_while_its_master_is_alive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master of the copy is a slave by now, and lives: nothing is lacking, by the copy."""
+    async with running(tmp_path) as controller, group_of(controller) as (one, two):
+
+        def said() -> list[str]:
+            return [line for line in caplog.messages if "restored from an old copy" in line]
+
+        await two.wait_told(1)
+        assert not said()
+        two.epoch, two.end = 7, 1000
+        two.beat()
+        async with asyncio.timeout(DEADLINE_S):
+            while not said():
+                await asyncio.sleep(0.01)
+        assert "broker 2 has epoch 7" in said()[0] and "electMaster" in said()[0]
+        await asyncio.sleep(0.2)  # several reviews
+        assert len(said()) == 1
+        await one.wait_master(1, 1)
+        assert (await one.elect(designated=2)).code == 0
+        await one.wait_master(2, 8)
 
 
 @awaited

@@ -167,6 +167,38 @@ async def test_nothing_is_answered_after_the_end(settings: ControllerConfig) -> 
 
 
 @awaited
+async def test_a_change_encodes_no_other_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rack with the masters of many groups goes at once: the event loop stays free."""
+    settings = ControllerConfig(store=f"file:{tmp_path}")
+    names = [f"broker-{number:02}" for number in range(20)]
+    real, encoded = GroupState.to_json, []
+
+    def to_json(state: GroupState) -> dict[str, Any]:
+        encoded.append(state.name)
+        return real(state)
+
+    async with opened(settings) as store:
+        for name in reversed(names):
+            await put(store, group(name))
+        monkeypatch.setattr(GroupState, "to_json", to_json)
+        await put(store, group(names[3], epoch=7))
+        assert encoded == [names[3]]
+        lines = (tmp_path / "groups.json").read_text().splitlines()
+        assert len(lines) == len(names) + 2  # one for each group, for people who look at it
+        assert [line.split('"')[1] for line in lines[1:-1]] == names
+    async with opened(settings) as store:
+        encoded.clear()
+        stored = await store.read(names[0])
+        assert await store.replace(names[0], stored.revision, None)
+        assert encoded == []
+    async with opened(settings) as store:
+        found = {name: one.state for name, one in (await store.read_all()).items()}
+        assert found == {name: group(name, 7 if name == names[3] else 0) for name in names[1:]}
+
+
+@awaited
 async def test_a_directory_has_one_controller(tmp_path: Path) -> None:
     settings = ControllerConfig(store=f"file:{tmp_path}")
     async with opened(settings):

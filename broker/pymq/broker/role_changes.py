@@ -23,6 +23,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.controller import SyncStateSet
 from pymq.protocol.epochs import Epoch, Epochs
 from pymq.store import EpochFile, MessageStore, StoreConfig
+from pymq.store.recovery.log_end import find_log_end
 from pymq.store.truncation import truncate_log
 
 _log = logging.getLogger(__name__)
@@ -68,7 +69,9 @@ class RoleChanges:
         #: Where the log has to be cut before that.
         self._cut_end: int | None = None
         self._changed = asyncio.Event()
+        #: Where the log ends while no run has the store open.
         self._log_end = 0
+        self._is_closed = False
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._said = SaidOnce(_log)
         self._tasks = Tasks("roles")
@@ -157,10 +160,9 @@ class RoleChanges:
     # --- runs
 
     async def _follow_terms(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._base.writers, self._epochs.load)
-        except StoreError as error:
+            await asyncio.get_running_loop().run_in_executor(self._base.writers, self._look)
+        except Exception as error:  # whoever waits for the start has to hear of it
             self._started.set_exception(error)
             return
         self._membership.start()
@@ -197,6 +199,13 @@ class RoleChanges:
                 if not self._started.done():
                     self._started.set_result(None)
 
+    def _look(self) -> None:
+        """See how far the log goes: the controller elects by that, before any run opens it."""
+        self._epochs.load()
+        self._log_end = find_log_end(
+            self._store_config, self._base.files, is_cancelled=lambda: self._is_closed
+        )
+
     def _again(self) -> None:
         self._term = None
         asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
@@ -213,7 +222,7 @@ class RoleChanges:
             await asyncio.get_running_loop().run_in_executor(
                 self._base.writers, self._cut, cut_end
             )
-            self._cut_end = None
+            self._cut_end, self._log_end = None, cut_end
         self._run = run = self._make_run(term)
         await run.start()
         self._term = term
@@ -272,6 +281,7 @@ class RoleChanges:
             StoreError: the last flush failed; everything is closed nevertheless. If the run was
                 ending anyway, that is logged.
         """
+        self._is_closed = True
         await self._membership.close()
         await self._tasks.close()
         if self._ending is not None:

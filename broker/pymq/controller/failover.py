@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Hashable
 
 from pymq.controller.config import ControllerConfig
-from pymq.controller.elections import elect
+from pymq.controller.elections import elect, why_designation
 from pymq.controller.groups import GroupState, Outcome, Report
 from pymq.controller.liveness import BROKER_COUNT_MAX, Liveness
 from pymq.controller.notices import Notices
@@ -220,11 +220,33 @@ class Failover:
             if self._is_reelectable(state):
                 lacking += 1
                 await self._review_stubbornly(name, None)
-            elif self._told.get(name) != state.master_epoch:
+                continue
+            if self._told.get(name) != state.master_epoch:
                 self.announce(state)
+            if state.master is not None:
+                await self._look_for_old_copy(state)
         for name in self._told.keys() - groups.keys():
             del self._told[name]
         return lacking
+
+    async def _look_for_old_copy(self, state: GroupState) -> None:
+        """Say that brokers of a group with a living master know a later epoch, if they do.
+
+        By the copy nothing is lacking, but the true master is another one.
+        """
+        cause = "old copy", state.name
+        alive = self._liveness.alive(state.name)
+        if why_designation(state, alive) is None:
+            self._said.over(cause)
+            return
+        # Or the group was changed after it was read, and the brokers have heard of that.
+        try:
+            now = await self._registry.read(state.name)
+        except PymqError:
+            return  # the next scan says what is wrong with the store
+        reason = None if now is None else why_designation(now, alive)
+        if reason is not None:
+            self._said.warn(cause, "%s", reason)
 
     def _is_reelectable(self, state: GroupState) -> bool:
         """Does it lack a master, with somebody there who could be it? As RocketMQ's scan asks."""

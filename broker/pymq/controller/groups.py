@@ -250,6 +250,10 @@ def alter_sync_state_set(
         master: who asks.
         master_epoch: since when it believes to be it.
         wanted: the set, with the epoch of the one that it shall replace.
+
+    Whoever joins has to be alive. Members that merely stay have not (in RocketMQ they have): one
+    that is cut off from this controller alone would keep dead ones in the set, and with them the
+    master from acknowledging anything.
     """
     if state is None:
         return _not_altered(None, "Broker metadata is not existed")
@@ -288,7 +292,7 @@ def alter_sync_state_set(
                 ResponseCode.CONTROLLER_INVALID_REPLICAS,
                 f"{rejecting} replicas {{{replica}}} don't exist",
             )
-        if replica not in alive:
+        if replica not in now.broker_ids and replica not in alive:
             return Outcome(
                 state,
                 ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,

@@ -60,6 +60,16 @@ _OK = int(ResponseCode.SUCCESS)
 HEARTBEAT_WAIT_S = 0.3
 #: Groups of which it is known what was said about them.
 NO_MASTER_COUNT_MAX = 1_000
+#: The cause of what is said when a sync state set is refused, and with which codes it is.
+_ALTERING = "sync state set"
+_NOT_ALTERED = (
+    ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+    ResponseCode.CONTROLLER_INVALID_MASTER,
+    ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+    ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+    ResponseCode.CONTROLLER_INVALID_REPLICAS,
+    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+)
 _HEARTBEAT_POLL_S = 0.02
 
 
@@ -314,8 +324,12 @@ class Handlers:
         )
         state = outcome.state
         if state is None or not outcome.is_success:
-            _log.warning("group %s: %s", header.broker_name, outcome.remark)
+            # Masters ask several times a second. Names that nobody has are not kept.
+            cause = _ALTERING, state and state.name, outcome.code
+            self._said.warn(cause, "group %s: %s", header.broker_name, outcome.remark)
             return response(request, outcome, {})
+        for code in _NOT_ALTERED:
+            self._said.over((_ALTERING, state.name, code))
         _log.info("group %s: in sync are %s", state.name, sorted(state.in_sync.broker_ids))
         answer = AlterSyncStateSetResponse(epoch=state.in_sync.epoch)
         return response(request, outcome, answer.to_fields(), state.in_sync.encode())

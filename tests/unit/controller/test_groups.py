@@ -172,6 +172,15 @@ def test_the_set_is_not_altered(outcome: Outcome, code: ResponseCode) -> None:
     refused(outcome, code, GROUP)
 
 
+def test_members_that_the_controller_does_not_see_may_stay() -> None:
+    """Otherwise one that is cut off from the controller alone would keep a dead one in the set."""
+    everybody = replace(GROUP, in_sync=SyncStateSet(frozenset({1, 2, 3}), 7))
+    outcome = alter(1, 2, state=everybody, alive={1: Report()})
+    assert outcome == Outcome(replace(GROUP, in_sync=SyncStateSet(frozenset({1, 2}), 8)))
+    joined = alter(1, 2, 3, alive={1: Report(), 3: Report()})
+    assert joined == Outcome(replace(everybody, in_sync=SyncStateSet(frozenset({1, 2, 3}), 8)))
+
+
 def test_nobody_alters_without_a_master_or_a_group() -> None:
     orphan = replace(GROUP, master=None)
     refused(alter(1, 3, state=orphan), ResponseCode.CONTROLLER_INVALID_MASTER, orphan)

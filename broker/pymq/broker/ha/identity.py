@@ -13,7 +13,7 @@ Source: RocketMQ BrokerMetadata, TempBrokerMetadata.
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymq.errors import CorruptRecord, StoreMismatch
+from pymq.errors import ConfigurationError, CorruptRecord, StoreMismatch
 from pymq.store import Files
 from pymq.store.state.sealed_file import replace_file
 
@@ -41,6 +41,17 @@ class IdentityFiles:
     """The two files; used in any thread, by one at a time."""
 
     def __init__(self, root: Path, *, cluster: str, name: str) -> None:
+        """Begin without reading.
+
+        Raises:
+            ConfigurationError: the files could not be read back with these names.
+        """
+        for key, value in (("brokerClusterName", cluster), ("brokerName", name)):
+            if "#" in value or value != value.strip():
+                raise ConfigurationError(
+                    f"{key}={value!r}: with a controller (enableControllerMode), names have no # "
+                    f"and no blank at either end: {NAME} holds them, and could not be read again"
+                )
         self._files = Files()
         self._path = root / NAME
         self._temporary = root / TEMPORARY_NAME
@@ -60,8 +71,8 @@ class IdentityFiles:
             parts = data.decode("utf-8", "replace").strip().split("#")
             if len(parts) != count or not parts[2].isdecimal():
                 raise CorruptRecord(
-                    f"{path}: {data[:80]!r}, expected cluster#name#id: restore it, or start with "
-                    "an empty store"
+                    f"{path}: {data[:80]!r}, expected cluster#name#id: restore it, or delete it "
+                    "(not the log), and this broker gets another id"
                 )
             if parts[:2] != [self._cluster, self._name]:
                 raise StoreMismatch(

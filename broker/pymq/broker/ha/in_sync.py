@@ -136,14 +136,22 @@ class InSync:
         self.update()
         states = self._states
         wanted = states.wanted(asyncio.get_running_loop().time())
-        if wanted is not None:
-            states.ask(wanted)
+        if wanted is None:
+            self.update()  # others may be waited for from now on
+            return
+        members = states.members
+        for broker_ids in (wanted, *states.instead(wanted)):
+            if not await self._is_refused(broker_ids, members.epoch) or states.members != members:
+                return
+
+    async def _is_refused(self, broker_ids: frozenset[int], epoch: int) -> bool:
+        """Ask for a set; return whether a controller has certainly refused it."""
+        states, is_refused = self._states, False
+        states.ask(broker_ids)
         # Others may be waited for from now on: what is written now is not shown before.
         self.update()
-        if wanted is None:
-            return
         try:
-            found = await self._steering.alter(wanted, states.members.epoch, term=self._term)
+            found = await self._steering.alter(broker_ids, epoch, term=self._term)
         except NoController as error:
             self._not_asked(error)
         except PymqError as error:
@@ -151,11 +159,13 @@ class InSync:
             if self._unknown_since_s is None:
                 self._unknown_since_s = asyncio.get_running_loop().time()
         else:
+            is_refused = found is None
             if found is not None:
                 self.told(found)
             elif self._unknown_since_s is None:
                 states.refused()
         self.update()
+        return is_refused
 
     def _not_asked(self, error: PymqError) -> None:
         if self._unknown_since_s is None:

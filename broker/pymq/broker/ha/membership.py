@@ -14,24 +14,22 @@ from typing import Protocol
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.controllers import Controllers
-from pymq.broker.ha.identity import Identity, IdentityFiles
-from pymq.broker.ha.set_change import changed_set
+from pymq.broker.ha.identity import IdentityFiles
+from pymq.broker.ha.numbering import REMOVED, check_done, find_id
+from pymq.broker.ha.set_change import changed_set, say_outcome
 from pymq.broker.ha.term import Term
 from pymq.broker.replication_config import ReplicationConfig
 from pymq.clock import Clock
-from pymq.errors import BrokerError, PymqError, StoreError
+from pymq.errors import PymqError, StoreError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.controller import (
     AlterSyncStateSetRequest,
-    ApplyBrokerIdRequest,
     ElectedMaster,
     ElectMasterRequest,
     ElectMasterResponse,
-    NextBrokerIdRequest,
-    NextBrokerIdResponse,
     RegisterReplicaRequest,
     RegisterReplicaResponse,
     ReplicaInfoRequest,
@@ -94,12 +92,14 @@ class Membership:
         self._tasks = Tasks("membership")
         self._id = 0
         self._is_registered = False
+        #: A learner that is elected has the controllers believe that it is gone.
+        self._is_unwilling = False
         #: The last epoch of the log when this process was started.
         self._begun = -1
         self.term: Term | None = None
 
     def start(self) -> None:
-        """Begin; the epochs of the log are known."""
+        """Begin; the epochs of the log are known, and where it ends."""
         self._begun = self._log.position()[0]
         self._controllers.start()
         self._tasks.start("terms", self._run())
@@ -111,7 +111,13 @@ class Membership:
         while True:
             try:
                 if not self._id:
-                    self._id = await self._find_id()
+                    self._id = await find_id(
+                        self._controllers,
+                        self._files,
+                        self._config,
+                        self._clock,
+                        address=self._address,
+                    )
                 if not self._is_registered:
                     await self._register()
                 else:
@@ -133,60 +139,10 @@ class Membership:
             pause_s = self._replication.term_interval_ms / 1000
             await asyncio.sleep(pause_s if self.term is not None else min(pause_s, RETRY_S))
 
-    # --- id and registration
-
-    async def _find_id(self) -> int:
-        """Return the id that the controllers know us by.
-
-        Raises:
-            PymqError: they do not answer, or the file is another broker's.
-        """
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(None, self._files.load)
-        while found is None or found.check_code is not None:
-            if found is None:
-                found = Identity(
-                    self._config.cluster,
-                    self._config.name,
-                    await self._ask_next_id(),
-                    f"{self._address};{self._clock.wall_ms()}",
-                )
-                await loop.run_in_executor(None, self._files.save, found)
-            if await self._apply(found):
-                found = Identity(found.cluster, found.name, found.broker_id)
-                await loop.run_in_executor(None, self._files.save, found)
-                _log.info("this broker has id %d in group %s", found.broker_id, found.name)
-            else:
-                await loop.run_in_executor(None, self._files.forget_application)
-                found = None
-        return found.broker_id
-
-    async def _ask_next_id(self) -> int:
-        answer = await self._ask(
-            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
-            NextBrokerIdRequest(cluster_name=self._config.cluster, broker_name=self._config.name),
-        )
-        return NextBrokerIdResponse.from_fields(answer.fields).next_broker_id
-
-    async def _apply(self, wanted: Identity) -> bool:
-        """Apply for an id; False: another broker has it."""
-        assert wanted.check_code is not None
-        answer = await self._controllers.request(
-            RequestCode.CONTROLLER_APPLY_BROKER_ID,
-            ApplyBrokerIdRequest(
-                cluster_name=wanted.cluster,
-                broker_name=wanted.name,
-                broker_id=wanted.broker_id,
-                check_code=wanted.check_code,
-            ),
-        )
-        if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            return False
-        _check(answer, "an id for this broker")
-        return True
+    # --- registration
 
     async def _register(self) -> None:
-        answer = await self._ask(
+        answer = await self._controllers.request(
             RequestCode.CONTROLLER_REGISTER_BROKER,
             RegisterReplicaRequest(
                 cluster_name=self._config.cluster,
@@ -196,6 +152,18 @@ class Membership:
                 invoke_time_ms=self._clock.wall_ms(),
             ),
         )
+        if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            self._said.warn(
+                "removed",
+                "the controllers do not know this broker, with id %d, in group %s: %s. %s",
+                self._id,
+                self._config.name,
+                answer.remark,
+                REMOVED,
+            )
+            return
+        check_done(answer, "this broker")
+        self._said.over("removed")
         found = RegisterReplicaResponse.from_fields(answer.fields)
         if found.master_broker_id is None or found.master_epoch is None:
             self._registered()
@@ -236,6 +204,14 @@ class Membership:
 
     async def _elect(self) -> None:
         """Ask for a master, whoever that will be: us, if there was none before."""
+        if self._replication.is_learner:
+            self._said.warn(
+                "learner",
+                "group %s has no master; this broker is a learner (asyncLearner), and waits until "
+                "another one is the master",
+                self._config.name,
+            )
+            return
         answer = await self._controllers.request(
             RequestCode.CONTROLLER_ELECT_MASTER,
             ElectMasterRequest(
@@ -270,6 +246,7 @@ class Membership:
 
     async def _look(self) -> None:
         """Ask who is the master now."""
+        known = self.term
         answer = await self._controllers.request(
             RequestCode.CONTROLLER_GET_REPLICA_INFO,
             ReplicaInfoRequest(broker_name=self._config.name),
@@ -277,10 +254,16 @@ class Membership:
         if answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             self._is_registered = False
             return
-        _check(answer, "who is the master")
+        check_done(answer, "who is the master")
         found = ReplicaInfoResponse.from_fields(answer.fields)
         if found.master_broker_id is None or not found.master_address:
             await self._elect()
+            return
+        if known is not None and found.master_epoch < known.number:
+            # It was known before they were asked: nothing has overtaken their answer.
+            self._warn_of_old_copy(
+                found.master_epoch, f"this broker has heard of epoch {known.number} from them"
+            )
             return
         members = SyncStateSet.decode(answer.body)
         self._take_term(
@@ -305,6 +288,7 @@ class Membership:
     ) -> None:
         known = self.term
         if known is not None and number == known.number:
+            self._said.over("old")
             self._on_members(number, members)
         if not self._id or not address or (known is not None and number <= known.number):
             return
@@ -312,22 +296,40 @@ class Membership:
             return
         last = self._log.position()[0]
         if number < last:
-            self._said.warn(
-                "old",
-                "the controllers say that epoch %d of group %s is the last one, but the log of "
-                "this broker has epoch %d: they have an old copy of their data, or those of "
-                "another group. This broker does nothing until they know a later epoch",
-                number,
-                self._config.name,
-                last,
-            )
+            self._warn_of_old_copy(number, f"the log of this broker has epoch {last}")
             return
         self._said.over("old")
+        self._is_unwilling = master_id == self._id and self._replication.is_learner
+        if self._is_unwilling:
+            self._said.warn(
+                "elected",
+                "the controllers have elected this broker for epoch %d of group %s, but it is a "
+                "learner (asyncLearner): it is no master, and silent until they have elected "
+                "another one. If it is the last one of the sync state set (mqadmin "
+                "getSyncStateSet), start it without that setting",
+                number,
+                self._config.name,
+            )
+            return
+        self._said.over("learner")
+        self._said.over("elected")
         self.term = Term(number, self._id, master_id, address, members)
         self._on_term(self.term)
 
+    def _warn_of_old_copy(self, number: int, why: str) -> None:
+        self._said.warn(
+            "old",
+            "the controllers say that epoch %d of group %s is the last one, but %s: they have an "
+            "old copy of their data, or those of another group. This broker %s until they know a "
+            "later epoch (mqadmin electMaster)",
+            number,
+            self._config.name,
+            why,
+            "does nothing" if self.term is None else "keeps its role, and the set its members,",
+        )
+
     def _beat(self) -> None:
-        if not self._is_registered:
+        if not self._is_registered or self._is_unwilling:
             return
         config, replication = self._config, self._replication
         epoch, end, confirmed_end = self._log.position()
@@ -339,7 +341,8 @@ class Membership:
                 broker_name=config.name,
                 broker_id=self._id,
                 epoch=epoch,
-                max_offset=end,
+                # Any other one is better, should brokers outside of the set be elected.
+                max_offset=-1 if replication.is_learner else end,
                 confirm_offset=confirmed_end,
                 heartbeat_timeout_ms=replication.controller_timeout_ms,
                 election_priority=replication.election_priority,
@@ -373,28 +376,10 @@ class Membership:
             SyncStateSet(broker_ids, epoch).encode(),
         )
         found = changed_set(answer)
-        if found is None:
-            _log.info("sync state set %s was refused: %s", sorted(broker_ids), answer.remark)
+        say_outcome(self._said, answer, group=self._config.name, broker_ids=broker_ids)
         return found
-
-    async def _ask(
-        self, code: int, header: NextBrokerIdRequest | RegisterReplicaRequest
-    ) -> Command:
-        answer = await self._controllers.request(code, header)
-        _check(answer, "this broker")
-        return answer
 
     async def close(self) -> None:
         """Stop; idempotent."""
         await self._tasks.close()
         await self._controllers.close()
-
-
-def _check(answer: Command, what: str) -> None:
-    """Raise unless a controller has done what it was asked for.
-
-    Raises:
-        BrokerError: it has not.
-    """
-    if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError.of(answer.code, answer.remark, peer="the controller", request=what)

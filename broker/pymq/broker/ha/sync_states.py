@@ -92,7 +92,7 @@ class SyncStates:
         kept = {
             one
             for one in self.members.broker_ids
-            if self._caught_up_s[one] >= latest and not self._has_lost(one)
+            if self._caught_up_s[one] >= latest and not self._may_not_stay(one)
         }
         close = {
             broker_id
@@ -109,10 +109,29 @@ class SyncStates:
         found = frozenset(kept | joined | {self._own_id})
         return found if found != self.members.broker_ids else None
 
-    def _has_lost(self, broker_id: int) -> bool:
-        """Return whether a member has come back with less than it had confirmed."""
+    def instead(self, wanted: frozenset[int]) -> list[frozenset[int]]:
+        """Return which sets to ask for, one after the other, when a controller refuses one.
+
+        It refuses a set for one broker that it does not know, or does not see. That one shall keep
+        nobody else from joining, and above all nobody from leaving: messages wait for members.
+        """
+        now = self.members.broker_ids
+        kept = wanted & now
+        if kept == now:
+            found = [kept | {one} for one in sorted(wanted - now)]
+        else:
+            # RocketMQ's controller has to see those who stay as well. One that leaves for that is
+            # not elected unseen, either, and joins again when it is seen.
+            staying = sorted(kept - {self._own_id})
+            found = [kept, *(kept - {one} for one in staying), frozenset({self._own_id})]
+        return [one for one in dict.fromkeys(found) if one != wanted]
+
+    def _may_not_stay(self, broker_id: int) -> bool:
+        """Has a member come back as a learner, or with less than it had confirmed?"""
         position = self._positions.get(broker_id)
-        return position is not None and position.end < self.confirmed_end
+        return position is not None and (
+            position.is_learner or position.end < self.confirmed_end
+        )
 
     def ask(self, broker_ids: frozenset[int]) -> None:
         """A change is asked for: its members are waited for, too, from now on."""

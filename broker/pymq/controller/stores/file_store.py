@@ -2,7 +2,8 @@
 
 ::
 
-    DIR/groups.json   {"broker-a":{"cluster":...,"masterEpoch":3,...},...}, replaced atomically
+    DIR/groups.json   {"broker-a":{"cluster":...,"masterEpoch":3,...},...}, replaced atomically;
+                      a line for each group
     DIR/lock          locked by the process that uses DIR
 
 A change is on the disk, synced, before it is answered. When it is not certain whether it got there,
@@ -44,6 +45,8 @@ class FileStore:
         self._self = Leader(self_id, address)
         self._lock_file: int | None = None
         self._groups: dict[str, Stored] = {}
+        #: Of each group: a change encodes only its own.
+        self._lines: dict[str, bytes] = {}
         self._revision = 0
         self._failed: str | None = None
         #: Writes are synced there, one after the other, while the event loop goes on.
@@ -84,6 +87,9 @@ class FileStore:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._lock()
             self._groups = self._load()
+            self._lines = {
+                name: _line(name, one.state) for name, one in self._groups.items() if one.state
+            }
         except OSError as error:
             raise ConfigurationError(
                 f"--store file:{self._directory}: {error.strerror or error}; give a directory that "
@@ -135,18 +141,19 @@ class FileStore:
             self._check()
             if self._groups.get(name, Stored(None, 0)).revision != revision:
                 return False
-            groups = {key: stored for key, stored in self._groups.items() if key != name}
+            groups, lines = dict(self._groups), dict(self._lines)
+            groups.pop(name, None)
+            lines.pop(name, None)
             if state is not None:
                 groups[name] = Stored(state, self._revision + 1)
-            text = fastjson.dump_pretty(
-                {key: one.state.to_json() for key, one in sorted(groups.items()) if one.state}
-            )
-            await self._write(text)
+                lines[name] = _line(name, state)
+            rows = b",\n".join(line for _, line in sorted(lines.items()))
+            await self._write(b"{\n" + rows + b"\n}\n")
             self._revision += 1
-            self._groups = groups
+            self._groups, self._lines = groups, lines
             return True
 
-    async def _write(self, text: str) -> None:
+    async def _write(self, text: bytes) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(
                 self._writer, _replace_file, self._path, text
@@ -184,11 +191,15 @@ def _groups_of(value: Any) -> dict[str, GroupState]:
     return {name: GroupState.from_json(group) for name, group in value.items()}
 
 
+def _line(name: str, state: GroupState) -> bytes:
+    return fastjson.dump(name) + b":" + fastjson.dump(state.to_json())
+
+
 class _NotReplaced(Exception):
     """The old content is still there, surely."""
 
 
-def _replace_file(path: Path, text: str) -> None:
+def _replace_file(path: Path, text: bytes) -> None:
     """Replace a file atomically, and wait until it is on the disk.
 
     Raises:
@@ -197,7 +208,7 @@ def _replace_file(path: Path, text: str) -> None:
     """
     fresh = path.with_name(path.name + ".tmp")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
+        with fresh.open("wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -36,16 +36,23 @@ from pymq.protocol.record import (
 from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.protocol.record_crc import RecordCrc
 from pymq.protocol.record_crc_batch import check_record_crcs
+from pymq.store.config import StoreConfig
 from pymq.store.files import Files
 from pymq.store.log.segment import Segment
 
 CHUNK_RECORDS = 1 << 12
 _SIZE_MAGIC = struct.Struct(">II")
+#: Size, magic, physical offset.
+_PLACE = struct.Struct(">II20xq")
 #: The magic of a record of either version.
 RECORD_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 #: Small enough that the next window reuses the memory of the last one, which is in cache.
 _WINDOW_BYTES = 1 << 16
 _ZEROS = bytes(_WINDOW_BYTES + 7)
+#: For each byte that a search comes past it reads this many of what may be records, and once as
+#: many as the file has: records do not overlap, but bytes that a client has sent may claim to be
+#: large ones at every place.
+_TRIED_PER_BYTE = 4
 
 
 class Stop(Enum):
@@ -63,6 +70,13 @@ class RecordCrcRule(Enum):
     USUAL = "if the records around it have one that fits"
     WRITTEN = "also if there is no record around it: the store writes them"
     DEMANDED = "always, and every record must have one (RocketMQ forceVerifyPropCRC)"
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> "RecordCrcRule":
+        """Return the rule of a store."""
+        if config.force_record_crc:
+            return cls.DEMANDED
+        return cls.WRITTEN if config.append_record_crc else cls.USUAL
 
 
 @dataclass(slots=True)
@@ -91,7 +105,7 @@ def scan_segment(
         CorruptRecord: a record lacks the checksum that it must have.
         StoreError: the disk cannot read it.
     """
-    for _ in segment.read_through():
+    for _ in segment.read_through(segment.size_bytes):
         yield Chunk(None, 0, Stop.FULL)
     position = 0
     while True:
@@ -287,35 +301,56 @@ def first_record(segment: Segment) -> Record | None:
     Raises:
         StoreError: the disk cannot read it.
     """
-    return _record_at(segment, 0, verify=False)
+    return _record_at(segment, 0, _size_at(segment, 0), verify=False)
 
 
 def find_record_after(files: Files, segment: Segment, position: int) -> Record | None:
-    """Return the first valid record at or after a position, however much around it is damaged."""
+    """Return the first valid record at or after a position, however much around it is damaged.
+
+    A large one is missed close behind many forged ones, which somebody made who knew where in the
+    log they would be.
+    """
+    room = segment.size_bytes
     for start, end in files.data_ranges(segment.fd, position, segment.size_bytes):
         while start < end:
             stop = min(end, start + _WINDOW_BYTES)
+            room += _TRIED_PER_BYTE * (stop - start)
             # Seven bytes more: the size before a magic, and a magic that spans two windows.
             first = max(0, start - 7)
             window = files.pread(segment.fd, stop - first, first)
             if window != _ZEROS[: len(window)]:
                 for found in RECORD_MAGIC.finditer(window):
                     at = first + found.start() - 4
-                    if at >= position:
-                        record = _record_at(segment, at, verify=True)
+                    size = _size_at(segment, at) if at >= position else 0
+                    if 0 < size <= room:
+                        room -= size
+                        record = _record_at(segment, at, size, verify=True)
                         if record is not None:
                             return record
             start = stop
     return None
 
 
-def _record_at(segment: Segment, position: int, *, verify: bool) -> Record | None:
-    """Return the record at a position, read without the map; None if there is no valid one."""
-    size = int.from_bytes(segment.read(position, 4))
-    if not OVERHEAD_BYTES <= size <= segment.size_bytes - position:
-        return None
+def _size_at(segment: Segment, position: int) -> int:
+    """Return the size of what may be a record at a position; 0: there is none.
+
+    Its place in the log tells: nobody but the store writes that, unless it was foreseen.
+    """
+    head = segment.read(position, OVERHEAD_BYTES)
+    if len(head) < OVERHEAD_BYTES:
+        return 0
+    size, magic, physical_offset = _PLACE.unpack_from(head)
+    is_possible = (
+        magic in (MAGIC_V1, MAGIC_V2)
+        and OVERHEAD_BYTES <= size <= segment.size_bytes - position
+        and physical_offset == segment.first + position
+    )
+    return int(size) if is_possible else 0
+
+
+def _record_at(segment: Segment, position: int, size: int, *, verify: bool) -> Record | None:
+    """Return the record that may be at a position, read without the map; None: it is not valid."""
     try:
-        record = decode_record(segment.read(position, size), verify=verify)
+        return decode_record(segment.read(position, size), verify=verify)
     except CorruptRecord:
         return None
-    return record if record.physical_offset == segment.first + position else None

@@ -258,7 +258,7 @@ class Recovery:
             for chunk in scan_segment(
                 segment,
                 check_crc=self._config.check_crc_on_recover,
-                record_crc=self._record_crc_rule(),
+                record_crc=RecordCrcRule.of(self._config),
             ):
                 if chunk.columns is not None:
                     newest = int(chunk.columns.store_timestamp.max())
@@ -277,11 +277,6 @@ class Recovery:
             if index + 1 == len(segments):
                 end = segment.end
         return end
-
-    def _record_crc_rule(self) -> RecordCrcRule:
-        if self._config.force_record_crc:
-            return RecordCrcRule.DEMANDED
-        return RecordCrcRule.WRITTEN if self._config.append_record_crc else RecordCrcRule.USUAL
 
     # -- the end of the log -------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pymq.broker.ha.identity import NAME, TEMPORARY_NAME, Identity, IdentityFiles
-from pymq.errors import CorruptRecord, StoreMismatch
+from pymq.errors import ConfigurationError, CorruptRecord, StoreMismatch
 
 OURS = Identity("c", "b", 2)
 APPLIED = Identity("c", "b", 3, "127.0.0.1:10911;1700000000000")
@@ -59,3 +59,20 @@ def test_the_store_of_another_broker_is_refused(tmp_path: Path, other: tuple[str
     cluster, name = other
     with pytest.raises(StoreMismatch, match="is that of broker b of cluster c"):
         IdentityFiles(tmp_path / "store", cluster=cluster, name=name).load()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name", "key"),
+    [
+        ("c#1", "b", "brokerClusterName='c#1'"),
+        ("c", "b#1", "brokerName='b#1'"),
+        (" c", "b", "brokerClusterName=' c'"),
+        ("c", "b\n", "brokerName="),
+    ],
+)
+def test_names_that_could_not_be_read_back_are_refused(
+    tmp_path: Path, cluster: str, name: str, key: str
+) -> None:
+    """RocketMQ's file has no way to write them."""
+    with pytest.raises(ConfigurationError, match=key):
+        IdentityFiles(tmp_path / "store", cluster=cluster, name=name)

@@ -34,6 +34,8 @@ class Bed:
         self.limit: int | None = -1
         self.asked: list[tuple[set[int], int, int]] = []
         self.found: SyncStateSet | PymqError | None = None
+        #: Brokers that the controller refuses, whatever ``found`` is.
+        self.refused: set[int] = set()
         of = SyncStateSet(frozenset({1}), 7)
         self.states = SyncStates(1, 0, of, self.now_s, lag_max_s=60.0)
         me: Any = self
@@ -51,6 +53,8 @@ class Bed:
         self.asked.append((set(ids), epoch, term))
         if isinstance(self.found, PymqError):
             raise self.found
+        if self.refused:
+            return None if ids & self.refused else SyncStateSet(ids, epoch + 1)
         return self.found
 
 
@@ -142,6 +146,66 @@ def test_who_is_asked_for_is_waited_for_until_it_is_known(
         assert bed.states.awaited == ({2} if is_awaited else set())
         bed.in_sync.told(SyncStateSet(frozenset({1}), 8))
         assert bed.states.awaited == set()
+
+    run(check)
+
+
+def test_who_is_gone_leaves_although_the_controller_refuses_another_one() -> None:
+    """It does not know that one any more, say: 2 was cleaned. 3 is dead."""
+
+    async def check(bed: Bed) -> None:
+        bed.in_sync.told(SyncStateSet(frozenset({1, 3}), 8))
+        bed.readable_end = 100
+        bed.slave(100)
+        bed.refused = {2}
+        await bed.in_sync.look()
+        assert [ids for ids, *_ in bed.asked] == [{1, 2}, {1}]
+        assert bed.in_sync.members.broker_ids == {1}
+        await bed.in_sync.look()
+        assert [ids for ids, *_ in bed.asked[2:]] == [{1, 2}]
+
+    run(check)
+
+
+def test_a_slave_joins_although_the_controller_refuses_another_one() -> None:
+    async def check(bed: Bed) -> None:
+        bed.readable_end = 100
+        bed.slaves = [FakeSlave(one, 100, bed.now_s) for one in (2, 3)]
+        bed.refused = {2}
+        await bed.in_sync.look()
+        assert [ids for ids, *_ in bed.asked] == [{1, 2, 3}, {1, 2}, {1, 3}]
+        assert bed.in_sync.members == SyncStateSet(frozenset({1, 3}), 8)
+
+    run(check)
+
+
+def test_who_is_not_asked_for_any_more_is_not_waited_for() -> None:
+    async def check(bed: Bed) -> None:
+        bed.readable_end = 100
+        bed.slaves = [FakeSlave(one, 100, bed.now_s) for one in (2, 3)]
+        bed.refused = {1, 2, 3}
+        await bed.in_sync.look()
+        bed.slaves = []
+        await bed.in_sync.look()
+        assert bed.states.awaited == set()
+
+    run(check)
+
+
+def test_nothing_else_is_asked_for_when_the_set_was_changed_meanwhile() -> None:
+    async def check(bed: Bed) -> None:
+        bed.readable_end = 100
+        bed.slaves = [FakeSlave(one, 100, bed.now_s) for one in (2, 3)]
+        real = bed.alter
+
+        async def alter(ids: frozenset[int], epoch: int, *, term: int) -> SyncStateSet | None:
+            bed.in_sync.told(SyncStateSet(frozenset({1, 2}), 8))
+            return await real(ids, epoch, term=term)
+
+        steering: Any = bed
+        steering.alter = alter
+        await bed.in_sync.look()
+        assert [(ids, epoch) for ids, epoch, _ in bed.asked] == [({1, 2, 3}, 7)]
 
     run(check)
 

@@ -34,11 +34,15 @@ class PlayedControllers:
     def __init__(self) -> None:
         self.answers: dict[int, Command] = {}
         self.asked: list[tuple[int, Any]] = []
-        self.beats = 0
+        self.told: list[Any] = []
 
     def tell(self, code: int, header: Any) -> None:
         assert code == RequestCode.BROKER_HEARTBEAT
-        self.beats += 1
+        self.told.append(header)
+
+    @property
+    def beats(self) -> int:
+        return len(self.told)
 
     async def request(self, code: int, header: Any, body: bytes = b"") -> Command:
         self.asked.append((code, header))
@@ -75,7 +79,7 @@ class PlayedControllers:
 class Bed:
     """Broker 1, whose log has some epoch when it starts."""
 
-    def __init__(self, root: Path, last_epoch: int) -> None:
+    def __init__(self, root: Path, last_epoch: int, *, is_learner: bool = False) -> None:
         files = IdentityFiles(root, cluster="DefaultCluster", name="b")
         files.save(Identity("DefaultCluster", "b", 1))
         self.last_epoch = last_epoch
@@ -84,7 +88,9 @@ class Bed:
         self.controllers = PlayedControllers()
         self.membership = Membership(
             BrokerConfig(name="b"),
-            ReplicationConfig(controller_mode=True, controllers=("127.0.0.1:1",)),
+            ReplicationConfig(
+                controller_mode=True, controllers=("127.0.0.1:1",), is_learner=is_learner
+            ),
             FakeClock(),
             files,
             address="h:1",
@@ -103,8 +109,13 @@ class Bed:
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., Bed]:
-    def play(test: Callable[[Bed], Coroutine[Any, Any, None]], last_epoch: int = -1) -> Bed:
-        bed = Bed(tmp_path, last_epoch)
+    def play(
+        test: Callable[[Bed], Coroutine[Any, Any, None]],
+        last_epoch: int = -1,
+        *,
+        is_learner: bool = False,
+    ) -> Bed:
+        bed = Bed(tmp_path, last_epoch, is_learner=is_learner)
         asyncio.run(test(bed))
         return bed
 
@@ -180,6 +191,132 @@ def test_epochs_do_not_go_back(play: Play) -> None:
     play(test, 5)
 
 
+def test_controllers_that_know_an_earlier_term_have_an_old_copy(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> int:
+        found = sum("old copy" in line for line in caplog.messages)
+        caplog.clear()
+        return found
+
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 6)
+        await bed.membership._register()
+        bed.controllers.looks(3, 5)
+        for wanted in (1, 0):
+            await bed.membership._look()
+            assert said() == wanted
+        bed.controllers.looks(2, 6)
+        await bed.membership._look()
+        bed.controllers.looks(3, 5)
+        await bed.membership._look()
+        assert said() == 1
+        assert [one.number for one in bed.terms] == [6]
+
+    play(test)
+
+
+def test_an_answer_that_a_later_term_has_overtaken_is_no_old_copy(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 6)
+        await bed.membership._register()
+        bed.controllers.looks(2, 6)
+        real = bed.controllers.request
+
+        async def request(code: int, header: Any, body: bytes = b"") -> Command:
+            fields = RoleChangedRequest(
+                master_address="h:3", master_broker_id=3, master_epoch=7, sync_state_set_epoch=7
+            ).to_fields()
+            told = Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, SET.encode())
+            bed.membership.told(told)
+            return await real(code, header, body)
+
+        played: Any = bed.controllers
+        played.request = request
+        await bed.membership._look()
+        assert [one.number for one in bed.terms] == [6, 7]
+        assert not caplog.messages
+
+    play(test)
+
+
+def test_a_broker_that_was_removed_says_how_it_comes_back(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.answers[RequestCode.CONTROLLER_REGISTER_BROKER] = Command(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, {}, remark="BrokerId: 1 hasn't"
+        )
+        for _ in range(2):
+            await bed.membership._register()
+        (text,) = caplog.messages
+        assert "BrokerId: 1 hasn't" in text and "delete brokerIdentity (not the log)" in text
+        assert bed.controllers.beats == 0
+        bed.controllers.registers(2, 5)
+        await bed.membership._register()
+        assert len(bed.terms) == 1
+
+    play(test)
+
+
+def test_its_master_says_so_too(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bed: Bed) -> None:
+        request = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        code = ResponseCode.CONTROLLER_INVALID_REPLICAS
+        bed.controllers.answers[request] = Command(code, {}, remark="replicas {2} don't exist")
+        await bed.membership.alter(frozenset({1, 2}), 7, term=3)
+        (text,) = caplog.messages
+        assert "{2}" in text and "delete brokerIdentity (not the log)" in text
+
+    play(test)
+
+
+def test_a_learner_waits_for_another_master(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bed: Bed) -> None:
+        controllers = bed.controllers
+        controllers.registers(None, None)
+        await bed.membership._register()
+        assert [code for code, _ in controllers.asked] == [RequestCode.CONTROLLER_REGISTER_BROKER]
+        assert bed.terms == []
+        assert [one for one in caplog.messages if "asyncLearner" in one]
+        # Alive, and the last one in an election of any.
+        assert [one.max_offset for one in controllers.told] == [-1]
+        controllers.looks(2, 6)
+        await bed.membership._look()
+        assert [one.master_id for one in bed.terms] == [2]
+
+    play(test, is_learner=True)
+
+
+def test_a_learner_that_is_elected_is_not_heard_until_another_one_is(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controllers take it for gone then. It may have been a member before it was a learner."""
+
+    async def test(bed: Bed) -> None:
+        controllers, membership = bed.controllers, bed.membership
+        controllers.registers(2, 5)
+        await membership._register()
+        assert controllers.beats == 1
+        controllers.looks(1, 6)
+        await membership._look()
+        await membership._look()
+        membership._beat()
+        assert controllers.beats == 1
+        assert len([one for one in caplog.messages if "asyncLearner" in one]) == 1
+        controllers.looks(2, 7)
+        await membership._look()
+        membership._beat()
+        assert controllers.beats == 2
+        assert [one.number for one in bed.terms] == [5, 7]
+
+    play(test, is_learner=True)
+
+
 def test_members_are_told_with_their_term(play: Play) -> None:
     async def test(bed: Bed) -> None:
         bed.controllers.registers(2, 6)
@@ -230,3 +367,24 @@ def test_which_answers_say_that_the_set_stays(
             await bed.membership.alter(frozenset({1, 2}), 7, term=3)
 
     play(test)
+
+
+def test_a_set_that_is_refused_for_one_broker_is_said_once(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bed: Bed) -> None:
+        request = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        code = ResponseCode.CONTROLLER_BROKER_NOT_ALIVE
+        for _ in range(2):
+            bed.controllers.answers[request] = Command(code, {}, remark="2 does not live")
+            for _ in range(3):
+                await bed.membership.alter(frozenset({1, 2}), 7, term=3)
+            assert [one.levelname for one in caplog.records if "2 does" in one.message] == [
+                "WARNING"
+            ]
+            caplog.clear()
+            bed.controllers.answers[request] = Command(0, {}, SET.encode())
+            await bed.membership.alter(frozenset({1}), 7, term=3)
+
+    with caplog.at_level("INFO"):
+        play(test)

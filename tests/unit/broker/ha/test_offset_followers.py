@@ -5,9 +5,12 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from pymq.broker.ha import offset_followers
 from pymq.broker.ha.offset_followers import OffsetFollowers
 from pymq.broker.log_writer import Outcome
+from pymq.broker.state import offset_moves
 from pymq.broker.state.offsets import OffsetTable
 from pymq.clock import Clock
 from pymq.protocol.offset_changes import OffsetChanges
@@ -106,6 +109,24 @@ def test_a_position_of_another_process_is_unknown() -> None:
     assert table.moves.number_of(table.moves.position) == 1
     for position in (other.moves.position, "", "x", table.moves.position + "0", "é.²"):
         assert table.moves.number_of(position) is None
+
+
+def test_who_was_told_long_ago_is_told_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has changed once is not kept for ever: topics and groups come and go."""
+    monkeypatch.setattr(offset_moves, "KEYS_MAX", 10)
+    table = OffsetTable()
+    table.commit("first", "T", 0, 1)
+    long_ago = table.moves.position
+    table.commit("second", "T", 0, 1)
+    position = table.moves.position
+    for number in range(10):
+        table.commit(f"g{number}", "T", 0, 1)
+        table.commit("g0", "T", 0, number)
+    assert len(table.moves._last) == 10
+    assert table.moves.number_of(long_ago) is None
+    known = table.moves.number_of(position)
+    assert {*table.changes(known).offsets} == {f"T@g{number}" for number in range(10)}
+    assert table.moves.since(table.moves.number) == []
 
 
 def test_a_commit_waits_for_all_who_are_in_sync_and_ask() -> None:

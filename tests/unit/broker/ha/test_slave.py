@@ -67,7 +67,7 @@ def test_what_is_not_confirmed_may_not_be_read(store: MessageStore) -> None:
         assert slave.is_unsure == is_unsure
 
 
-def test_without_epochs_nothing_is_confirmed(store: MessageStore) -> None:
+def test_without_epochs_it_may_be_read_at_once(store: MessageStore) -> None:
     put_ok(store, record())
     slave = slave_of(store)
     slave._begun_end = store.replication.begin()

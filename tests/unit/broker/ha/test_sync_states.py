@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from pymq.broker.ha.caught_up import CaughtUp
 from pymq.broker.ha.sync_states import Position, SyncStates
 from pymq.protocol.controller import SyncStateSet
@@ -100,6 +102,12 @@ def test_learners_never_join_nor_are_they_waited_for() -> None:
     assert bed.states.awaited == frozenset()
 
 
+def test_a_member_leaves_that_has_become_a_learner() -> None:
+    bed = Bed(1, 2)
+    bed.states.update({2: Position(150, bed.now_s, is_learner=True)}, 150)
+    assert bed.wanted() == {1}
+
+
 def test_a_member_leaves_that_has_not_had_everything_for_long() -> None:
     bed = Bed(1, 2)
     bed.update(150, s2=150)
@@ -143,6 +151,28 @@ def test_only_a_later_set_is_taken() -> None:
     assert bed.changed(1, 3, epoch=8)
     assert bed.states.awaited == {3}
     assert bed.wanted() == {1}  # nothing is known of 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "instead"),
+    [
+        ((1, 2), [(1,)]),  # 2 may be unknown to the controller
+        ((1,), []),
+        ((1, 2, 3, 4), []),
+        ((1, 2, 3, 4, 5), [(1, 2, 3, 4), (1, 2, 3, 5)]),
+        ((1, 2, 4), [(1, 2), (1,)]),
+    ],
+)
+def test_what_is_asked_for_instead_of_a_set_that_was_refused(
+    wanted: tuple[int, ...], instead: list[tuple[int, ...]]
+) -> None:
+    found = Bed(1, 2, 3).states.instead(frozenset(wanted))
+    assert found == [frozenset(one) for one in instead]
+
+
+def test_who_stays_is_tried_one_by_one_before_this_broker_is_alone() -> None:
+    found = Bed(1, 2, 3, 4).states.instead(frozenset({1, 2, 3, 5}))
+    assert found == [frozenset(one) for one in ((1, 2, 3), (1, 3), (1, 2), (1,))]
 
 
 def test_when_a_slave_had_everything() -> None:

@@ -1,0 +1,64 @@
+"""What a peer takes and answers: whether a request that is late is stuck, or just behind others."""
+
+import asyncio
+import struct
+from typing import Final
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows does not tell what its kernel keeps.
+    _OUTPUT_BYTES: int | None = None
+else:
+    _OUTPUT_BYTES = getattr(termios, "TIOCOUTQ", None)
+
+#: Numbers of requests wrap around.
+_MASK: Final = (1 << 32) - 1
+_HALF: Final = 1 << 31
+
+
+class Progress:
+    """Of one connection. Times are those of its event loop, in seconds."""
+
+    __slots__ = ("_latest", "_left_bytes", "_left_s")
+
+    def __init__(self) -> None:
+        #: The last request, by its ``opaque``, that is answered.
+        self._latest = -1
+        #: What the peer has taken, and when it was last seen that it had taken more.
+        self._left_bytes, self._left_s = 0, 0.0
+
+    def answered(self, opaque: int) -> None:
+        """Record an answer."""
+        if (self._latest - opaque) & _MASK >= _HALF:
+            self._latest = opaque
+
+    def is_behind(self, opaque: int) -> bool:
+        """Is nothing answered yet that was asked after this request?"""
+        return not 0 < (self._latest - opaque) & _MASK < _HALF
+
+    def left_s(self, transport: asyncio.Transport, written_bytes: int, now_s: float) -> float:
+        """Return when the peer was last seen to take something; 0 if nothing waits to be taken.
+
+        Args:
+            transport: of the connection.
+            written_bytes: what was handed to it so far.
+            now_s: now.
+        """
+        waiting_bytes = transport.get_write_buffer_size() + _kernel_bytes(transport)
+        left_bytes = written_bytes - waiting_bytes
+        if left_bytes > self._left_bytes:
+            self._left_bytes, self._left_s = left_bytes, now_s
+        return self._left_s if waiting_bytes else 0.0
+
+
+def _kernel_bytes(transport: asyncio.Transport) -> int:
+    """Return what the kernel keeps until the peer has it; 0 if it does not tell."""
+    connection = transport.get_extra_info("socket")
+    if _OUTPUT_BYTES is None or connection is None:
+        return 0
+    try:
+        found = fcntl.ioctl(connection.fileno(), _OUTPUT_BYTES, bytes(4))
+    except (OSError, ValueError):
+        return 0
+    return int(struct.unpack("i", found)[0])

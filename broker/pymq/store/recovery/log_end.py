@@ -1,0 +1,108 @@
+"""Where the log of a store ends that is not open: what recovery will find, before it is made.
+
+A broker that waits for its role says it to the controller, which elects whoever goes furthest.
+"""
+
+from collections.abc import Callable
+
+from pymq.errors import StoreClosed
+from pymq.store.config import StoreConfig
+from pymq.store.files import Files
+from pymq.store.log.log_scan import RecordCrcRule, Stop, first_record, scan_segment
+from pymq.store.log.segments import Segments
+from pymq.store.state.checkpoint import (
+    CHECKPOINT_NAME,
+    AbortMarker,
+    Checkpoint,
+    DirectoryLock,
+    make_root,
+)
+from pymq.store.state.clean_stop import CleanStop
+
+
+def find_log_end(
+    config: StoreConfig, files: Files, *, is_cancelled: Callable[[], bool] = lambda: False
+) -> int:
+    """Return the physical offset after the last valid record; nothing is changed.
+
+    After a clean stop it is known. Otherwise the last files are read, as recovery does.
+
+    Args:
+        config: of the store.
+        files: the operating system.
+        is_cancelled: asked repeatedly; a long read ends early when it returns True.
+
+    Raises:
+        StoreLocked: a broker has it open.
+        StoreMismatch: these are files of another kind or size.
+        CorruptRecord: a record lacks the checksum that it must have.
+        StoreError: the disk refused.
+        StoreClosed: it was cancelled.
+    """
+    root = config.root_path
+    make_root(files, root)
+    lock = DirectoryLock(files, root)
+    segments = Segments(
+        files,
+        config.log_paths,
+        config.segment_bytes,
+        read_only=config.read_only_log_paths,
+        warm_up=None,
+    )
+    try:
+        segments.load()
+        if not len(segments):
+            return 0
+        is_clean = not AbortMarker(files, root).present()
+        clean_stop = CleanStop(files, root)
+        clean_stop.load()
+        if is_clean and _ends_at(segments, clean_stop.log_end):
+            return clean_stop.log_end
+        checkpoint = Checkpoint(files, root / CHECKPOINT_NAME)
+        checkpoint.load()
+        trusted_ms = None if is_clean else checkpoint.trusted_ms
+        return _scan(config, segments, _start(segments, trusted_ms), is_cancelled)
+    finally:
+        segments.close()
+        lock.release()
+
+
+def _ends_at(segments: Segments, end: int) -> bool:
+    last = segments[-1]
+    position = end - last.first
+    return 0 <= position <= last.size_bytes and not any(last.read(position, 8))
+
+
+def _start(segments: Segments, trusted_ms: int | None) -> int:
+    """Return the number of the last segment before which nothing is missing.
+
+    Args:
+        trusted_ms: what was stored until then is on the disk; None: everything is.
+    """
+    for index in range(len(segments) - 1, 0, -1):
+        record = first_record(segments[index])
+        if record is None or record.store_timestamp <= 0:
+            continue
+        if trusted_ms is None or record.store_timestamp <= trusted_ms:
+            return index
+    return 0
+
+
+def _scan(
+    config: StoreConfig, segments: Segments, start: int, is_cancelled: Callable[[], bool]
+) -> int:
+    end = segments[start].first
+    for segment in list(segments)[start:]:
+        stop = Stop.END
+        for chunk in scan_segment(
+            segment,
+            check_crc=config.check_crc_on_recover,
+            record_crc=RecordCrcRule.of(config),
+        ):
+            end, stop = segment.first + chunk.end_position, chunk.stop
+            if is_cancelled():
+                raise StoreClosed(f"{config.root_path}: the end of the log was not looked for")
+        if stop is not Stop.BLANK:
+            break
+        end = segment.end
+    return end

@@ -1,0 +1,104 @@
+"""Where a log ends, found without opening the store: as recovery finds it."""
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.unit.store.stores import (
+    FakeClock,
+    QuickFiles,
+    config,
+    crashed_copy,
+    log_files,
+    open_store,
+    put_ok,
+    record,
+)
+
+from pymq.errors import StoreClosed, StoreLocked
+from pymq.store.recovery.log_end import find_log_end
+
+SEGMENT_BYTES = 1024
+
+
+def found(root: Path, **changes: object) -> int:
+    settings = config(root, **({"segment_bytes": SEGMENT_BYTES} | changes))
+    before = contents(root)
+    end = find_log_end(settings, QuickFiles())
+    assert contents(root) == before
+    return end
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def filled(root: Path, count: int, seed: int) -> Path:
+    """Fill a store; return what a crash of it leaves."""
+    dice, clock = random.Random(seed), FakeClock()
+    store = open_store(root, clock, segment_bytes=SEGMENT_BYTES)
+    for number in range(count):
+        clock.now_ms += dice.choice((0, 1, 5000))
+        put_ok(store, record(b"%d" % number + bytes(dice.randrange(300))))
+    crashed = crashed_copy(root, root.with_name("crashed"))
+    store.close()
+    return crashed
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 40])
+def test_it_is_where_the_store_opens(tmp_path: Path, count: int, seed: int) -> None:
+    root = tmp_path / "clean"
+    crashed = filled(root, count, seed)
+    for one in (root, crashed):
+        end = found(one)
+        store = open_store(one, segment_bytes=SEGMENT_BYTES)
+        assert store.log_end == end
+        assert bool(end) == bool(count)
+        store.close()
+
+
+def test_it_is_known_after_a_clean_stop(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "clean", 40, seed)
+    monkeypatch.delattr("pymq.store.recovery.log_end.scan_segment")  # nothing is read
+    assert found(tmp_path / "clean") > 0
+
+
+def test_after_rocketmqs_clean_stop_the_last_file_is_read(tmp_path: Path, seed: int) -> None:
+    root = tmp_path / "clean"
+    filled(root, 40, seed)
+    end = found(root)
+    (root / "queues.json").unlink()
+    assert found(root) == end
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+def test_an_unfinished_write_is_not_counted(tmp_path: Path, seed: int, is_all: bool) -> None:
+    """Nor the records of a file whose first ones were lost with the power."""
+    crashed = filled(tmp_path / "clean", 40, seed)
+    last = log_files(crashed)[-1]
+    data = bytearray(last.read_bytes())
+    size = int.from_bytes(data[:4], "big")
+    data[: size if is_all else size - 1] = bytes(size if is_all else size - 1)
+    last.write_bytes(data)
+    (crashed / "checkpoint").unlink()
+    assert found(crashed) == int(last.name)
+
+
+def test_an_empty_directory_has_no_log(tmp_path: Path) -> None:
+    assert find_log_end(config(tmp_path / "new"), QuickFiles()) == 0
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_an_open_store_is_refused_and_a_long_read_ends_early(tmp_path: Path, seed: int) -> None:
+    root = tmp_path / "clean"
+    crashed = filled(root, 40, seed)
+    store = open_store(root, segment_bytes=SEGMENT_BYTES)
+    with pytest.raises(StoreLocked):
+        found(root)
+    store.close()
+    settings = config(crashed, segment_bytes=SEGMENT_BYTES)
+    with pytest.raises(StoreClosed):
+        find_log_end(settings, QuickFiles(), is_cancelled=lambda: True)
+    assert found(crashed) > 0  # it has let go of the directory
