@@ -6,13 +6,19 @@ of the other.
 
 A single request has neither a task nor a timer of its own. One timer per connection watches the
 earliest deadline, which keeps a hundred thousand requests a second affordable.
+
+A request may be given more time while the peer is busy with what was sent before it. Otherwise much
+that is sent over a slow link would be sent again and again, behind itself.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
+from typing import TypeAlias
 
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.net.buffers import BufferPool
+from pymq.net.progress import Progress
 from pymq.net.wire import Wire
 from pymq.protocol.codes import READING_CODES, CommandFlag, request_name
 from pymq.protocol.command import Command
@@ -22,10 +28,16 @@ from pymq.protocol.plain_runs import PlainRunReader
 
 #: Precision of deadlines.
 SWEEP_S = 0.05
+#: After this it is looked again whether a peer is slow or silent.
+EXTENSION_S = 1.0
 _ONE_WAY = int(CommandFlag.ONE_WAY)
 
 #: Called once, with the response or with the reason why there is none; must not raise.
 OnAnswer = Callable[[Command | PymqError], None]
+
+
+#: What is kept of a request: on_answer, description, timeout_s, consequence, until_s.
+_Asked: TypeAlias = tuple[OnAnswer, str, float, str, float]
 
 
 class AskingWire(Wire):
@@ -47,10 +59,9 @@ class AskingWire(Wire):
         plain_runs: PlainRunReader | None = None,
     ) -> None:
         super().__init__(buffers, frame_bytes_max=frame_bytes_max, plain_runs=plain_runs)
-        self._table: RequestTable[tuple[OnAnswer, str, float, str]] = RequestTable(
-            pending_max=pending_max
-        )
+        self._table: RequestTable[_Asked] = RequestTable(pending_max=pending_max)
         self._sweep: asyncio.TimerHandle | None = None
+        self._progress = Progress()
         self._writers: list[asyncio.Future[None]] = []
 
     # --- requests
@@ -67,6 +78,7 @@ class AskingWire(Wire):
         on_answer: OnAnswer,
         *,
         consequence: str = "; it may have taken effect",
+        until_s: float = 0.0,
     ) -> int:
         """Return the ``opaque`` for a request that the caller then sends itself, at once.
 
@@ -75,6 +87,8 @@ class AskingWire(Wire):
             timeout_s: how long to wait for the answer.
             on_answer: called once, from the event loop, with the response or the error.
             consequence: what the error says besides when there is no response.
+            until_s: until when to wait, on the loop's clock, while the peer takes what waits to
+                leave, or answers what was asked before: it is slow, not silent.
 
         Raises:
             ConnectionFailed: the connection is closed; nothing was sent.
@@ -84,7 +98,8 @@ class AskingWire(Wire):
         if transport is None or transport.is_closing():
             self.check_open()
         deadline_s = self._loop.time() + timeout_s
-        opaque = self._table.register(deadline_s, (on_answer, description, timeout_s, consequence))
+        asked = (on_answer, description, timeout_s, consequence, until_s)
+        opaque = self._table.register(deadline_s, asked)
         if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
             self._schedule_sweep()
         return opaque
@@ -166,6 +181,13 @@ class AskingWire(Wire):
 
     # --- back-pressure
 
+    def is_taking(self, within_s: float) -> bool:
+        """Return whether something waits to leave, and the peer took some of it a moment ago."""
+        transport, now_s = self._transport, self._loop.time()
+        if transport is None:
+            return False
+        return now_s - self._progress.left_s(transport, self._written_bytes, now_s) < within_s
+
     def resume_writing(self) -> None:
         """Called by asyncio."""
         super().resume_writing()
@@ -190,6 +212,7 @@ class AskingWire(Wire):
         """Hand a response to whoever waits for it; a late or unknown one is dropped."""
         token = self._table.resolve(response)
         if token is not None:
+            self._progress.answered(response.opaque)
             token[0](response)
 
     def connection_ended(self, error: Exception | None) -> None:
@@ -198,7 +221,7 @@ class AskingWire(Wire):
             self._sweep.cancel()
             self._sweep = None
         reason = f": {error}" if error else ""
-        for on_answer, description, _, consequence in self._table.fail_all():
+        for on_answer, description, _, consequence, _ in self._table.fail_all():
             on_answer(
                 ConnectionFailed(
                     f"connection to {self.peer} was lost before {description} was answered"
@@ -218,8 +241,9 @@ class AskingWire(Wire):
 
     def _expire(self) -> None:
         self._sweep = None
-        expired = self._table.expired(self._loop.time())
-        for on_answer, description, timeout_s, consequence in expired:
+        now_s = self._loop.time()
+        expired = self._table.expired(now_s, functools.partial(self._extended_s, now_s))
+        for on_answer, description, timeout_s, consequence, _ in expired:
             on_answer(
                 RequestTimeout(
                     f"{self.peer} did not answer {description} within {timeout_s:g} s{consequence}"
@@ -227,3 +251,13 @@ class AskingWire(Wire):
             )
         if len(self._table) and self._sweep is None:
             self._schedule_sweep()
+
+    def _extended_s(self, now_s: float, opaque: int, asked: _Asked) -> float:
+        """Return until when to wait on for the answer to a request that is late."""
+        _, _, timeout_s, _, until_s = asked
+        if now_s >= until_s:
+            return now_s
+        is_answering = now_s - self.read_at < timeout_s and self._progress.is_behind(opaque)
+        if is_answering or self.is_taking(timeout_s):
+            return min(now_s + EXTENSION_S, until_s)
+        return now_s

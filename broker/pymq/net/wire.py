@@ -81,7 +81,8 @@ class Wire(asyncio.BufferedProtocol):
         #: Commands that were left for another turn, and when the first of them was read.
         self._left: list[Incoming] = []
         self._left_at = 0.0
-        # Input that waits for its turn; while there is any of both, _read_on is scheduled.
+        # Input that waits for its turn. While there is either, _read_on is scheduled, or
+        # will be by release or resume_writing.
         self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
         self._backlog_bytes = 0
         self._shared = buffers
@@ -91,6 +92,7 @@ class Wire(asyncio.BufferedProtocol):
         #: When what is being handled was read.
         self.input_at = self.read_at
         self.write_stuck_at: float | None = None
+        self._written_bytes = 0
         self.peer = "?"
         #: Why we gave the connection up, if the peer sent what cannot be read.
         self._invalid: RemoteProtocolError | None = None
@@ -355,7 +357,9 @@ class Wire(asyncio.BufferedProtocol):
             return
         while self._outgoing and not self._paused:
             pieces = _take_pieces(self._outgoing)
-            transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._written_bytes += len(data)
+            transport.write(data)
 
     def close(self) -> None:
         """Write what is pending, then close."""

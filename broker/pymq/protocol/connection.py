@@ -5,6 +5,7 @@ Numbers wrap around as Java's ``int`` does, from the largest to the smallest. Re
 over the same connection, have numbers of their own, unrelated to these.
 """
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from pymq.errors import TooManyPending
@@ -82,15 +83,27 @@ class RequestTable(Generic[T]):
             self._earliest_s = _NEVER
         return None if entry is None else entry[1]
 
-    def expired(self, now_s: float) -> list[T]:
-        """Remove the requests whose deadline has passed; return their tokens, oldest first."""
+    def expired(self, now_s: float, extend: Callable[[int, T], float] | None = None) -> list[T]:
+        """Remove the requests whose deadline has passed; return their tokens, oldest first.
+
+        Args:
+            now_s: on the caller's clock.
+            extend: returns another deadline for such a request, of which it gets ``opaque`` and
+                token; one that has passed: none.
+        """
         if now_s < self._earliest_s:
             return []
-        late = [opaque for opaque, (deadline_s, _) in self._pending.items() if deadline_s <= now_s]
-        tokens = [self._pending.pop(opaque)[1] for opaque in late]
-        self._earliest_s = min(
-            (deadline_s for deadline_s, _ in self._pending.values()), default=_NEVER
-        )
+        pending = self._pending
+        tokens: list[T] = []
+        for opaque in [one for one, (deadline_s, _) in pending.items() if deadline_s <= now_s]:
+            token = pending[opaque][1]
+            deadline_s = now_s if extend is None else extend(opaque, token)
+            if deadline_s > now_s:
+                pending[opaque] = (deadline_s, token)
+            else:
+                del pending[opaque]
+                tokens.append(token)
+        self._earliest_s = min((deadline_s for deadline_s, _ in pending.values()), default=_NEVER)
         return tokens
 
     def fail_all(self) -> list[T]:

@@ -80,6 +80,24 @@ def test_deadlines() -> None:
     assert table.expired(99.0) == []
 
 
+def test_a_late_request_may_be_given_more_time() -> None:
+    table: RequestTable[str] = RequestTable()
+    late = table.register(2.0, "late")
+    table.register(2.0, "a")
+    more = {"late": 4.0, "a": 2.0}
+    asked: list[tuple[int, str]] = []
+
+    def extend(opaque: int, token: str) -> float:
+        asked.append((opaque, token))
+        return more[token]
+
+    assert table.expired(2.0, extend) == ["a"]
+    assert asked == [(late, "late"), (late + 1, "a")]
+    assert table.earliest_s == 4.0 and len(table) == 1
+    assert table.expired(3.9, extend) == []
+    assert table.expired(4.0, extend) == ["late"]
+
+
 def test_an_answer_after_the_deadline_finds_nothing() -> None:
     table: RequestTable[str] = RequestTable()
     opaque = table.register(1.0, "a")

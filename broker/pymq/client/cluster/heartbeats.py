@@ -24,6 +24,8 @@ from pymq.protocol.command import Command
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30.0
+#: A broker that has taken nothing for so long is not just slow to take a lot.
+SILENT_S = 3.0
 
 #: Done when it is answered, or when it is known that it will not be.
 _Heartbeat: TypeAlias = asyncio.Future[Command] | asyncio.Future[None]
@@ -116,12 +118,17 @@ class Heartbeats:
 
     async def _send(self, address: str) -> bool:
         connections = self._connections
+        sent_s = asyncio.get_running_loop().time()
         try:
             await connections.ask(await connections.channel(address), self._operation())
         except RequestTimeout as error:
+            channel = connections.open_channel(address)
+            if channel is not None and (channel.read_at >= sent_s or channel.is_taking(SILENT_S)):
+                _log.debug("%s: it is busy with what was sent before", error)
+                return False
             self._troubles.warn(address, "%s; the connection is given up", error)
-            if silent := connections.open_channel(address):
-                silent.abort()
+            if channel is not None:
+                channel.abort()
             return False
         except PymqError as error:
             _log.debug("no heartbeat: %s", error)  # Whoever needs the broker says that it is away.
