@@ -23,6 +23,7 @@ from tests.cluster.cli_processes import (
 from tests.interop.peers import free_port
 
 from pymq import blocking
+from pymq.cli.temporary import PortsFile
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 
@@ -245,6 +246,28 @@ def test_a_ports_file_of_another_is_left_alone(tmp_path: Path) -> None:
         file.write_text("another's")
         assert process.stop() == (0, "")
     assert file.read_text() == "another's"
+
+
+def test_a_ports_file_of_one_that_runs_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    with running("up", "--memory", "--ports-file", file) as process:
+        facts = wait_file(file)
+        found = refusal(pymq("up", "--memory", "--ports-file", file))
+        assert found.status == 2
+        assert f"process {process.process.pid} " in found.line
+        assert wait_file(file) == facts
+        assert process.stop() == (0, "")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ['{"pid": 2147483647}', '{"pid": 0}', '{"pid": -1}', '{"pid": "x"}', "{}", "[", "\xff"]
+)
+def test_a_ports_file_of_nobody_is_removed(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    file.write_bytes(text.encode("latin-1"))
+    PortsFile(file)
+    assert not file.exists()
 
 
 def test_two_at_a_time_have_ports_and_stores_of_their_own(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.cli_processes import DEADLINE_S, array, pymq, refusal, rows, running
 
 from pymq import blocking
+from pymq.protocol.bodies import GroupConfig
 from pymq.protocol.message import Message
 from pymq.testing import Cluster, wait_until
 
@@ -40,6 +41,31 @@ def test_topic_settings_and_route(cluster: Cluster, where: tuple[str, ...]) -> N
     }
     missing = refusal(pymq("topic", "route", "none", *where))
     assert missing.status == 1 and "pymq topic create none" in missing.line
+
+
+def test_mqadmin_changes_what_it_names_and_no_more() -> None:
+    with Cluster(broker={"cluster": "A", "name": "a1"}) as first:
+        second = {"cluster": "B", "name": "b1", "name_servers": (first.name_server,)}
+        with Cluster(broker=second) as other, blocking.Admin(first.name_server) as admin:
+            admin.brokers.wait_registered(2, deadline_s=DEADLINE_S)
+            at = ("-n", first.name_server, "-o", "json")
+            array(pymq(*at, "updateTopic", "-t", "two", "-r", "2", "-w", "2"))
+            changed = array(pymq(*at, "updateTopicPerm", "-t", "two", "-p", "4", "-c", "A"))
+            assert {one["broker"]: one["perm"] for one in changed} == {"a1": 4, "b1": 6}
+            none = refusal(pymq(*at, "updateTopicPerm", "-t", "two", "-p", "4", "-c", "C"))
+            assert none.status == 2 and "'C' is not known" in none.line
+            (sent,) = rows(pymq(*at, "sendMessage", "-t", "two", "-p", "x", "-b", "b1", "-i", "1"))
+            assert (sent["broker"], sent["queue"]) == ("b1", 1)
+            admin.groups.create(GroupConfig(group="g1"))
+            admin.offsets.reset("g1", "two", "earliest")
+            look = ("consumeMessage", "-t", "two", "-g", "g1")
+            for start in ((), ("-s", "1700000000000"), ("-b", "b1", "-i", "1")):
+                (seen,) = rows(pymq(*at, *look, *start))
+                assert seen["body"] == "x"
+            assert sum(one.lag for one in admin.offsets.lag("g1", "two")) == 1
+            one_queue = ("-b", other.broker_address, "-q", "1", "-s", "now")
+            (moved,) = array(pymq(*at, "resetOffsetByTime", "-g", "g1", "-t", "two", *one_queue))
+            assert (moved["broker"], moved["queue"], moved["moved"]) == ("b1", 1, 1)
 
 
 def test_groups_are_created_reset_and_deleted(cluster: Cluster, where: tuple[str, ...]) -> None:

@@ -1,5 +1,7 @@
 """``pymq doctor``, and what it says of each thing that can be wrong."""
 
+import http.server
+import inspect
 import json
 import signal
 import socket
@@ -18,7 +20,12 @@ from tests.cluster.cli_processes import pymq
 from tests.cluster.played import closed_address
 
 from pymq import Network, blocking
-from pymq.errors import ConsumerNotOnline
+from pymq.cli.doctor import doctor as doctor_command
+from pymq.cli.findings import State
+from pymq.cli.group_diagnosis import GroupDiagnosis
+from pymq.cli.main import main
+from pymq.client.group.group_progress import QueueLag
+from pymq.errors import ConnectionFailed, ConsumerNotOnline
 from pymq.net.recognition import recognized
 from pymq.protocol.bodies import GroupConfig, MessageQueue
 from pymq.protocol.codes import Permission
@@ -96,6 +103,85 @@ def speaking(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[s
 def test_no_name_server_there() -> None:
     (found,) = doctor(closed_address(), status=3)["name server"]
     assert found["advice"] == "nothing listens there: start it, or correct the port"
+
+
+@contextmanager
+def page(text: str, status: int = 200) -> Iterator[str]:
+    """Yield the URL of a page that says where the name servers are."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *words: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/rocketmq/nsaddr"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_name_servers_that_are_looked_up(cluster: Cluster) -> None:
+    with page(f"{cluster.name_server}\n") as url:
+        found = doctor(url, status=0)
+        assert found["look-up"][0]["text"] == f"{url} names {cluster.name_server}"
+        assert cluster.name_server in found["name server"][0]["text"]
+        assert found["broker"][0]["state"] == "ok"
+    for text, status, why in (("gone", 404, "status 404"), ("nonsense", 200, "'nonsense'")):
+        with page(text, status) as url:
+            (wrong,) = doctor(url, status=3)["look-up"]
+            assert url in wrong["text"] and why in wrong["text"]
+            assert "one line of host:port;host:port" in wrong["advice"]
+
+
+def test_what_was_found_is_told_when_the_rest_fails(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(self: object, admin: object) -> None:
+        raise ConnectionFailed("the broker has gone")
+
+    monkeypatch.setattr("pymq.cli.logs.set_up", lambda level: None)
+    monkeypatch.setattr("pymq.cli.diagnosis.Diagnosis._brokers", gone)
+    assert main(["doctor", "-n", cluster.name_server, "-o", "json"]) == 3
+    told = capsys.readouterr()
+    assert [row["check"] for row in json.loads(told.out)] == ["name server"]
+    assert told.err == "pymq doctor: the broker has gone\n"
+
+
+def test_a_broker_that_goes_while_lag_is_watched(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = MessageQueue("goes", cluster.broker_name, 0)
+    with (
+        blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin,
+        blocking.Producer(cluster.name_server, timeout_s=LIMIT_S) as producer,
+    ):
+        admin.topics.create("goes", queue_count=1)
+        admin.groups.create(GroupConfig(group="watched"))
+        producer.send(Message("goes", b"x"), queue=queue)
+        admin.offsets.reset("watched", "goes", "earliest")
+        answers = iter([admin.offsets.lag("watched", "goes")])
+
+        def lag(*asked: object) -> list[QueueLag]:
+            for answer in answers:
+                return answer
+            raise ConnectionFailed("the broker has gone")
+
+        monkeypatch.setattr(admin.offsets, "lag", lag)
+        *_, last = GroupDiagnosis(admin, "watched", "goes", LIMIT_S).run()
+    assert (last.check, last.state) == ("lag", State.WRONG)
+    assert last.text == "1 messages are left; whether it moves is not known: the broker has gone"
+
+
+def test_lag_is_watched_for_longer_than_consumers_keep_what_they_have_done() -> None:
+    """Java's commit every 5 s, and not at all in their first 10 s."""
+    assert inspect.signature(doctor_command).parameters["watch_s"].default > 10
 
 
 def test_a_brokers_port_for_the_name_servers(cluster: Cluster) -> None:

@@ -17,6 +17,20 @@ from pymq.settings import setting
 _READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
 #: A broker that waits longer would hardly ever sleep.
 BUSY_POLL_US_MAX = 1_000
+#: Numbers that are 1 or more, and their keys: with less a duty would never pause, nobody could
+#: connect, nothing would come in time.
+_POSITIVE = {
+    "revive_queue_count": "reviveQueueNum",
+    "connection_count_max": "pymqConnectionCountMax",
+    "offset_flush_interval_ms": "flushConsumerOffsetInterval",
+    "register_interval_ms": "registerNameServerPeriod",
+    "register_timeout_ms": "registerBrokerTimeoutMills",
+    "transaction_check_interval_ms": "transactionCheckInterval",
+    "delay_flush_interval_ms": "flushDelayOffsetInterval",
+    "timer_flush_interval_ms": "timerFlushIntervalMs",
+    "client_expiry_ms": "channelExpiredTimeout",
+    "sync_flush_timeout_ms": "syncFlushTimeout",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +192,11 @@ class BrokerConfig:
             raise ConfigurationError(
                 f"default_topic_queue_count={self.default_topic_queue_count}: expected 1 or more"
             )
+        for name, key in _POSITIVE.items():
+            if getattr(self, name) < 1:
+                raise ConfigurationError(
+                    f"{name}={getattr(self, name)} ({key}): expected 1 or more"
+                )
         if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
             raise ConfigurationError(
                 f"busy_poll_us={self.busy_poll_us} (pymqBusyPollMicros): expected 0.."

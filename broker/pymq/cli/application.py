@@ -13,7 +13,7 @@ import typer
 import typer.core
 from typer.models import CommandInfo
 
-from pymq.cli import servers
+from pymq.cli import servers, streams
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
@@ -32,16 +32,22 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except PymqError as error:
-            # Notes tell what was done before, or elsewhere.
-            text = "; ".join([str(error), *getattr(error, "__notes__", ())])
-            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {text}\n")
+            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}\n")
             raise typer.Exit(exit_for(error)) from error
         except BrokenPipeError as error:
-            # The reader of our output has closed it. Python flushes again at exit: into nothing.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            streams.silence()  # the reader of our output has seen enough
             raise typer.Exit(Exit.OK) from error
+        except streams.OutputFailed as error:
+            streams.silence()
+            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}\n")
+            raise typer.Exit(Exit.UNWRITTEN) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(Exit.INTERRUPTED) from error
+
+
+def _with_notes(error: Exception) -> str:
+    """Return an error's text with its notes: what was done before, or elsewhere."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def run(arguments: list[str]) -> int:
@@ -57,6 +63,8 @@ def run(arguments: list[str]) -> int:
     try:
         application(None if is_completion else words[:2])(arguments, prog_name="pymq")
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # that of the help
+            return Exit.OK
         return end.code if isinstance(end.code, int) else Exit.OK
     return Exit.OK
 

@@ -7,12 +7,12 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from pymq.cli import logs
+from pymq.cli.home import home_directory
 from pymq.cli.output import Form
 from pymq.errors import ConfigurationError
 
@@ -143,7 +143,7 @@ class Shared:
         """
         from pymq.cli.profiles import chosen
 
-        return chosen(self.profile_name, os.environ, Path.home())
+        return chosen(self.profile_name, os.environ, home_directory())
 
     @property
     def name_server(self) -> str:

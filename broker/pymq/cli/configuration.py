@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pymq.cli.home import home_directory, required
 from pymq.errors import ConfigurationError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.protocol.addresses import split_address
@@ -40,6 +41,7 @@ _log = logging.getLogger(__name__)
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 
 _NO_FILE = "defaults"
+_LOG_DIRECTORIES = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
 
 
 def _is_true(value: str) -> bool:
@@ -57,6 +59,14 @@ _UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
     "storeType": (
         lambda kind: kind.strip() not in ("", "default"),
         "consume queues are files, as with storeType=default",
+    ),
+}
+
+#: The same of a name server.
+_UNKEPT_BY_NAME_SERVERS: dict[str, tuple[Callable[[str], bool], str]] = {
+    "enableControllerInNamesrv": (
+        _is_true,
+        "no controller runs in the name server: start one with `pymq controller`",
     ),
 }
 
@@ -86,7 +96,7 @@ def read_properties(path: Path) -> dict[str, str]:
     return parse_properties(text, source=str(path))
 
 
-def name_server_config(file: Path | None, *, home: Path) -> NamesrvConfig:
+def name_server_config(file: Path | None, *, home: Path | None) -> NamesrvConfig:
     """Return how ``pymq namesrv`` behaves.
 
     Args:
@@ -94,12 +104,16 @@ def name_server_config(file: Path | None, *, home: Path) -> NamesrvConfig:
         home: the user's directory, where RocketMQ keeps the key-value configuration.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a value in it is wrong.
+        ConfigurationError: the file cannot be read, or a value in it is wrong or missing.
     """
     properties = {} if file is None else read_properties(file)
+    source = _source(file)
     _review(properties, keys_of(NamesrvConfig), file)
-    defaults = {"kvConfigPath": str(home / "namesrv" / "kvConfig.json")}
-    return from_properties(NamesrvConfig, defaults | properties, source=_source(file))
+    _warn_of_unkept(properties, source, _UNKEPT_BY_NAME_SERVERS)
+    if "kvConfigPath" not in properties:
+        base = required(home, "give a file (-c) that says kvConfigPath")
+        properties["kvConfigPath"] = str(base / "namesrv" / "kvConfig.json")
+    return from_properties(NamesrvConfig, properties, source=source)
 
 
 def broker_configs(
@@ -107,7 +121,7 @@ def broker_configs(
     *,
     name_servers: str | None,
     environment: Mapping[str, str],
-    home: Path,
+    home: Path | None,
 ) -> "tuple[BrokerConfig, ReplicationConfig, StoreConfig]":
     """Return how ``pymq broker``, its replication and its store behave.
 
@@ -118,7 +132,7 @@ def broker_configs(
         home: the user's directory, below which RocketMQ keeps its store.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a value in it is wrong.
+        ConfigurationError: the file cannot be read, or a value in it is wrong or missing.
     """
     from pymq.broker.config import BrokerConfig  # here, because a name server works without numpy
     from pymq.broker.replication_config import ReplicationConfig
@@ -127,9 +141,10 @@ def broker_configs(
     properties = {} if file is None else read_properties(file)
     source = _source(file)
     _review(properties, keys_of(BrokerConfig, ReplicationConfig, StoreConfig), file)
-    _warn_of_unkept(properties, source)
+    _warn_of_unkept(properties, source, _UNKEPT)
+    if "storePathRootDir" not in properties:
+        properties["storePathRootDir"] = str(_default_store(home))
     settings = {
-        "storePathRootDir": str(home / "store"),
         "flushDiskType": "SYNC_FLUSH",
         "brokerName": socket.gethostname(),
         "namesrvAddr": environment.get(NAME_SERVER_VARIABLE, ""),
@@ -179,7 +194,7 @@ def store_config(file: Path | None, *, root: Path) -> "StoreConfig":
     Args:
         file: RocketMQ's ``broker.conf``, if there is one.
         root: the store directory. If the file names another one, this is a copy, and its own
-            commit log is used, if it has one.
+            commit log is used, if it has one, with a warning about what the file says.
 
     Raises:
         ConfigurationError: the file cannot be read, or a value in it is wrong.
@@ -189,10 +204,23 @@ def store_config(file: Path | None, *, root: Path) -> "StoreConfig":
     properties = {} if file is None else read_properties(file)
     source = _source(file)
     settings = {**properties, "storePathRootDir": str(root)}
-    if properties.get("storePathRootDir") != str(root) and (root / "commitlog").is_dir():
-        settings.pop("storePathCommitLog", None)
-        settings.pop("readOnlyCommitLogStorePaths", None)
+    own = [key for key in _LOG_DIRECTORIES if key in settings]
+    if own and (root / "commitlog").is_dir():
+        named = properties.get("storePathRootDir", "").strip()
+        original = Path(named) if named else _default_store(home_directory())
+        if original.resolve() != root.resolve():  # the same directory has many names
+            _log.warning(
+                "%s: %s is a copy of %s: %s of the file is not used, only its own commitlog",
+                source,
+                root,
+                original,
+                ", ".join(f"{key}={settings.pop(key)}" for key in own),
+            )
     return from_properties(StoreConfig, settings, source=source)
+
+
+def _default_store(home: Path | None) -> Path:
+    return required(home, "give a file (-c) that says storePathRootDir") / "store"
 
 
 def effective_text(*configs: object) -> str:
@@ -214,8 +242,12 @@ def _review(properties: Mapping[str, str], used: set[str], file: Path | None) ->
         _log.warning("%s: unknown key %s is ignored; %s", file, key, hint)
 
 
-def _warn_of_unkept(properties: Mapping[str, str], source: str) -> None:
-    for key, (is_promise, instead) in _UNKEPT.items():
+def _warn_of_unkept(
+    properties: Mapping[str, str],
+    source: str,
+    promises: Mapping[str, tuple[Callable[[str], bool], str]],
+) -> None:
+    for key, (is_promise, instead) in promises.items():
         if key in properties and is_promise(properties[key]):
             _log.warning("%s: %s=%s: %s", source, key, properties[key].strip(), instead)
 

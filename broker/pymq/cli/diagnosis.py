@@ -12,12 +12,15 @@ from typing import Any
 from pymq.cli.findings import Finding, State, acl_advice
 from pymq.cli.group_diagnosis import GroupDiagnosis
 from pymq.client import operations
+from pymq.client.cluster.config import parse_name_servers
+from pymq.client.cluster.name_server_lookup import is_lookup, look_up
 from pymq.client.cluster.network import Network
 from pymq.client.cluster.routes import MASTER_ID, Route
 from pymq.client.threaded.admin import Admin
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
+    ConnectionFailed,
     PymqError,
     RequestNotSupported,
     RequestTimeout,
@@ -38,7 +41,7 @@ class Diagnosis:
     """Looks at one cluster.
 
     Args:
-        name_servers: ``host:port`` of each.
+        name_servers: ``host:port`` of each, or the URL at which they are looked up.
         topic, group: of whom more is wanted to be known.
         network: where brokers are reached.
         timeout_s: for each answer.
@@ -67,6 +70,8 @@ class Diagnosis:
     def run(self) -> Iterator[Finding]:
         """Yield what is found."""
         able = []
+        if is_lookup(self._name_servers[0]):
+            yield self._looked_up(self._name_servers[0])
         for address in self._name_servers:
             finding = self._name_server(address)
             if finding.state is State.OK:
@@ -94,6 +99,23 @@ class Diagnosis:
                 yield from GroupDiagnosis(admin, self._group, self._topic, self._watch_s).run()
 
     # --- name servers
+
+    def _looked_up(self, url: str) -> Finding:
+        """Ask where the name servers are, and look at those from then on."""
+        self._name_servers = ()
+        try:
+            found = parse_name_servers(look_up(url, self._network.unit_name))
+            for address in found:
+                split_address(address)  # and not a URL again
+        except (ConnectionFailed, ConfigurationError) as error:
+            text = str(error) if url in str(error) else f"{url} names no name servers: {error}"
+            advice = (
+                "the page at that URL has to be one line of host:port;host:port; or give the "
+                "addresses themselves"
+            )
+            return Finding("look-up", State.WRONG, text, advice)
+        self._name_servers = found
+        return Finding("look-up", State.OK, f"{url} names {';'.join(found)}")
 
     def _name_server(self, address: str) -> Finding:
         check = "name server"

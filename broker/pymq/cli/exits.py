@@ -20,6 +20,7 @@ class Exit(IntEnum):
     REFUSED = 1
     USAGE = 2
     UNREACHABLE = 3
+    UNWRITTEN = 4
     INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
@@ -29,6 +30,7 @@ EXIT_TEXTS = {
     Exit.REFUSED: "the name server or the broker refused, or nothing was found",
     Exit.USAGE: "wrong arguments or settings; a server could not start or stop cleanly",
     Exit.UNREACHABLE: "not reachable, or no answer in time",
+    Exit.UNWRITTEN: "the output could not be written; what was to be done may be done",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }
 

@@ -20,7 +20,7 @@ class Finding:
     """One line.
 
     Attributes:
-        check: name server, broker, topic, permission, group, lag.
+        check: look-up, name server, broker, topic, permission, group, lag.
         state: well or not.
         text: what was found.
         advice: what to do; empty: nothing.

@@ -126,8 +126,13 @@ class GroupDiagnosis:
             text = "nothing is left to consume" if first else "the group has committed nothing yet"
             yield Finding("lag", State.OK if first else State.NOTE, text)
             return
-        standing = self._standing(lambda: admin.offsets.lag(group, self._topic), behind)
         total = sum(one.lag for one in behind.values())
+        try:
+            standing = self._standing(lambda: admin.offsets.lag(group, self._topic), behind)
+        except PymqError as error:
+            text = f"{total} messages are left; whether it moves is not known: {error}"
+            yield Finding("lag", State.WRONG, text, acl_advice(error))
+            return
         if not standing:
             yield Finding("lag", State.OK, f"{total} messages are left, and it moves")
             return

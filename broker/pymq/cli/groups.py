@@ -178,7 +178,11 @@ def reset(
     with shared.admin() as admin:
         chosen = None
         if queue is not None:
-            chosen = queues.choose(admin.topics.route(topic).read_queues, topic, queue)
+            route = admin.topics.route(topic)
+            named = {at: name for name, known in route.addresses.items() for at in known.values()}
+            broker, colon, number = queue.rpartition(":")
+            queue = f"{named.get(broker, broker)}{colon}{number}"  # mqadmin has addresses there
+            chosen = queues.choose(route.read_queues, topic, queue)
         found = admin.offsets.reset(group, topic, target, queue=chosen, dry_run=dry_run)
     rows = [
         {

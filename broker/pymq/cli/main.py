@@ -3,9 +3,11 @@
 import sys
 
 from pymq import extras
+from pymq.cli import streams
 from pymq.cli.command_line import prepared
 from pymq.cli.exits import Exit
 from pymq.cli.summaries import SERVERS, version_text
+from pymq.errors import ConfigurationError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -14,7 +16,26 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: of the command line; None: those of the process.
     """
-    given = prepared(sys.argv[1:] if arguments is None else arguments)
+    streams.prepare()
+    try:
+        status = _run(arguments)
+        streams.write("")
+    except BrokenPipeError:
+        streams.silence()
+        return Exit.OK
+    except streams.OutputFailed as error:
+        streams.silence()
+        sys.stderr.write(f"pymq: {error}\n")
+        return Exit.UNWRITTEN
+    return status
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        given = prepared(sys.argv[1:] if arguments is None else arguments)
+    except ConfigurationError as error:
+        sys.stderr.write(f"pymq: {error}\n")
+        return Exit.USAGE
     try:
         if given and given[0] in SERVERS:
             from pymq.cli import servers

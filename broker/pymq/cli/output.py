@@ -2,17 +2,18 @@
 
 import base64
 import dataclasses
+import io
 import json
 import re
 import string
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from pymq.cli import streams
 from pymq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,8 +54,15 @@ def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
     for row in rows:
         grid.add_row(*(_cell(member, row[member]) for member in columns))
     # Into a pipe nothing is cut or folded at the width of a terminal.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(markup=False, highlight=False, emoji=False, width=width).print(grid)
+    is_terminal = sys.stdout.isatty()
+    drawn = io.StringIO()  # rich itself would end the process where the reader has gone
+    width = None if is_terminal else 10_000
+    console = Console(
+        file=drawn, force_terminal=is_terminal or None, width=width,
+        markup=False, highlight=False, emoji=False,
+    )  # fmt: skip
+    console.print(grid)
+    streams.write(drawn.getvalue())
 
 
 def _cell(member: str, value: Any) -> str:
@@ -64,9 +72,8 @@ def _cell(member: str, value: Any) -> str:
 
 
 def line(text: str) -> None:
-    """Print one line now, so that a reader at the other end of a pipe need not wait."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """Print one line; see ``streams.write``."""
+    streams.write(text + "\n")
 
 
 def note(text: str) -> None:
@@ -246,20 +253,40 @@ def _templated(template: str) -> "Callable[[ReceivedMessage], None]":
                 f"--format {template!r}: there is no {{{name}}}, only {', '.join(_FIELDS)}"
             )
 
+    def filled(row: Row) -> str:
+        try:
+            return text.format_map(row)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+            raise ConfigurationError(
+                f"--format {template!r}: {error}; expected a format such as {{offset:8}}, "
+                "{body:.20} or {properties[NAME]}"
+            ) from error
+
+    filled(_SAMPLE)  # now, not when the first message is there
+
     def show(message: "ReceivedMessage") -> None:
         row = message_row(message)
         row |= {
             "body": message.body.decode("utf-8", "backslashreplace"),
             "keys": " ".join(message.keys),
             "tags": message.tags or "",
-            "properties": defaultdict(str, message.properties),
+            "properties": _Properties(message.properties),
             "stored": time_text(message.store_timestamp_ms) or "",
             "born": time_text(message.born_timestamp_ms) or "",
         }
-        sys.stdout.write(text.format_map(row))
-        sys.stdout.flush()
+        streams.write(filled(row))
 
     return show
+
+
+class _Properties(dict[str, str]):
+    """Those of a message: JSON as a whole, and empty what is not there."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
 
 
 #: Names in ``--format``.
@@ -267,8 +294,14 @@ _FIELDS = (
     *("topic", "broker", "queue", "offset", "id", "tags", "keys", "body", "stored", "born"),
     *("bornTimestamp", "storeTimestamp", "reconsumeTimes", "properties", "flag"),
 )
+#: What every format can print, if it can print every message: strings may be empty, numbers large.
+_SAMPLE: Row = {
+    **dict.fromkeys(_FIELDS, ""),
+    **dict.fromkeys(("bornTimestamp", "storeTimestamp", "offset"), 1 << 41),
+    **dict.fromkeys(("queue", "reconsumeTimes", "flag"), 7),
+    "properties": _Properties(),
+}
 
 
 def _print_body(message: "ReceivedMessage") -> None:
-    sys.stdout.buffer.write(message.body + b"\n")
-    sys.stdout.buffer.flush()
+    streams.write(message.body + b"\n")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pymq.cli.home import required
 from pymq.errors import ConfigurationError
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -43,13 +44,13 @@ class Profile:
     namespace: str | None = None
 
 
-def chosen(name: str | None, environment: Mapping[str, str], home: Path) -> Profile:
+def chosen(name: str | None, environment: Mapping[str, str], home: Path | None) -> Profile:
     """Return the profile that counts, with ``NAMESRV_ADDR`` in its place.
 
     Args:
         name: the profile that the command names.
         environment: of the process.
-        home: of the user.
+        home: of the user; ``None``: he has none.
 
     Raises:
         ConfigurationError: there is no such profile, or the file cannot be read.
@@ -57,23 +58,32 @@ def chosen(name: str | None, environment: Mapping[str, str], home: Path) -> Prof
     named = name or environment.get("PYMQ_PROFILE")
     given = environment.get("PYMQ_CONFIG")
     base = environment.get("XDG_CONFIG_HOME")
-    file = Path(given) if given else Path(base or home / ".config") / "pymq" / "config.toml"
     servers = environment.get("NAMESRV_ADDR", "").strip()
+    unnamed = Profile(name_server=servers or DEFAULT_NAME_SERVER)
+    if not (given or base or home or named):
+        return unnamed
+    if given:
+        file = Path(given)
+    else:
+        folder = Path(base) if base else required(home, "PYMQ_CONFIG to a file") / ".config"
+        file = folder / "pymq" / "config.toml"
     if not given and not file.exists():
         if named:
             raise ConfigurationError(f"profile {named!r}: there is no {file}; create it")
-        return Profile(name_server=servers or DEFAULT_NAME_SERVER)
+        return unnamed
     table = _read(file)
     if not named and servers:
-        return Profile(name_server=servers)
+        return unnamed
     wanted = named or table.get("default")
     if wanted is None:
-        return Profile(name_server=DEFAULT_NAME_SERVER)
+        return unnamed
+    if not isinstance(wanted, str):
+        raise ConfigurationError(f"{file}: default is {wanted!r}, expected the name of a profile")
     profiles = table.get("profiles", {})
     if not isinstance(profiles, dict) or wanted not in profiles:
         known = ", ".join(sorted(profiles)) if isinstance(profiles, dict) else ""
         raise ConfigurationError(f"{file} has no profile {wanted!r}, only: {known or 'none'}")
-    return _profile(file, str(wanted), profiles[wanted])
+    return _profile(file, wanted, profiles[wanted])
 
 
 def _read(file: Path) -> dict[str, Any]:

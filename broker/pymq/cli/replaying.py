@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pymq.cli import output
+from pymq.cli.streams import OutputFailed
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
@@ -45,6 +46,8 @@ def message_of_line(
     """
     try:
         row = json.loads(line)
+        if b"\\u" in line:  # an escape may stand for half a character, which no string of ours is
+            json.dumps(row, ensure_ascii=False).encode()
     except ValueError as error:
         raise ConfigurationError(
             f"line {number} of the JSON is not an object of one line: {error}"
@@ -112,6 +115,7 @@ def send_all(
     Raises:
         PymqError: a message was refused, could not be sent, or is not proven to be safe; a note
             says how many were sent before.
+        OutputFailed: what was sent cannot be told; likewise.
     """
     sent = unproven = 0
     try:
@@ -125,7 +129,7 @@ def send_all(
             for row in output.sent_rows(result, named) if is_shown else ():
                 is_json = form is output.Form.JSON
                 output.line(json.dumps(row) if is_json else output.sent_text(row))
-    except PymqError as error:
+    except (PymqError, OutputFailed) as error:
         error.add_note(f"{sent} messages were sent before")
         raise
     if unproven:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from pymq.cli import output, replaying
 from pymq.cli.queues import choose
+from pymq.cli.streams import OutputFailed
 from pymq.client.cluster.network import Network
 from pymq.client.operations import BODY_BYTES_MAX
 from pymq.client.sockets.blocking_client import BlockingClient
@@ -39,6 +40,7 @@ def send(
     Raises:
         ConfigurationError: there is nothing to send, or no such queue.
         PymqError: a message was refused, could not be sent, or is not proven to be safe.
+        OutputFailed: what was sent cannot be told; a note says how many were.
     """
     sent = unproven = 0
     target = None
@@ -55,9 +57,13 @@ def send(
             result = client.send_batch(target, messages)
         sent += len(messages)
         unproven += result.durability_unknown * len(messages)
-        for row in output.sent_rows(result, named):
-            is_json = form is output.Form.JSON
-            output.line(json.dumps(row) if is_json else output.sent_text(row))
+        try:
+            for row in output.sent_rows(result, named):
+                is_json = form is output.Form.JSON
+                output.line(json.dumps(row) if is_json else output.sent_text(row))
+        except OutputFailed as error:
+            error.add_note(f"{sent} messages were sent before")
+            raise
     if not sent:
         raise ConfigurationError("nothing to send: standard input has only empty lines")
     if unproven:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from pymq.cli import logs
 from pymq.cli.exits import EXIT_TEXTS, Exit
+from pymq.cli.home import home_directory
 from pymq.errors import PymqError
 
 _log = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ def _namesrv(options: argparse.Namespace) -> None:
     from pymq.cli import configuration, running
     from pymq.namesrv.server import NameServer
 
-    config = configuration.name_server_config(options.config, home=Path.home())
+    config = configuration.name_server_config(options.config, home=home_directory())
     if options.print_config:
         _write(configuration.effective_text(config))
         return
@@ -205,7 +206,7 @@ def _broker(options: argparse.Namespace) -> None:
         options.config,
         name_servers=options.namesrv_addr,
         environment=os.environ,
-        home=Path.home(),
+        home=home_directory(),
     )
     if options.print_config:
         _write(configuration.effective_text(config, replication, store))

@@ -65,10 +65,11 @@ class PortsFile:
     """The file that tells the ports.
 
     Args:
-        path: where; what is there from before is removed, or somebody would believe it.
+        path: where; what one that runs no more has left there is removed, or somebody would believe
+            it.
 
     Raises:
-        ConfigurationError: no file can be written there.
+        ConfigurationError: no file can be written there, or it is that of one that runs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,6 +77,11 @@ class PortsFile:
         #: What becomes the file once it is whole.
         self._part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         self._text = ""
+        if (other := _owner(self._path)) is not None:
+            raise ConfigurationError(
+                f"--ports-file {path}: it is that of process {other} which runs; name another "
+                "file, or remove this one if that process is not `pymq up`"
+            )
         try:
             self._path.unlink(missing_ok=True)
             self._part.write_text("")  # not there itself: somebody may wait for it
@@ -107,3 +113,20 @@ class PortsFile:
         except OSError as error:
             _log.debug("%s is not removed: %s", self._path, error)
         self._text = ""
+
+
+def _owner(path: Path) -> int | None:
+    """Return the process that has written a ports file, if it is another one and runs."""
+    try:
+        pid = json.loads(path.read_bytes())["pid"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # there is none, or it is something else
+    if not isinstance(pid, int) or pid <= 0 or pid == os.getpid():
+        return None
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return pid  # somebody else's
+    except (OSError, OverflowError):
+        return None
+    return pid

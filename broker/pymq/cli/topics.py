@@ -80,10 +80,13 @@ def update(
     order: Annotated[
         bool | None, typer.Option("--order/--no-order", help="Messages are expected in order.")
     ] = None,
+    cluster: arguments.Cluster = None,
 ) -> None:
     """Change some settings of a topic on every master broker that has it, and leave the rest."""
     with shared.admin() as admin:
-        found = admin.topics.update(topic, queue_count=queues, perm=perm, order=order)
+        found = admin.topics.update(
+            topic, queue_count=queues, perm=perm, order=order, cluster=cluster
+        )
     _print_configs(shared, found)
 
 

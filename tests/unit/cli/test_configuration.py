@@ -10,6 +10,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.cli import configuration
 from pymq.errors import ConfigurationError
+from pymq.settings import with_changes
 from pymq.store import FlushMode, StoreConfig
 
 FILES = Path(__file__).parent / "files"
@@ -210,6 +211,18 @@ def test_a_promise_that_is_not_kept_is_a_warning(
     assert text.partition("=")[0] in caplog.text
 
 
+def test_a_controller_in_a_name_server_is_a_promise_that_is_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for text in ("enableControllerInNamesrv=false\n", "enableControllerInNamesrv=true\n"):
+        assert not caplog.records
+        configuration.name_server_config(written(tmp_path, text), home=HOME)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "enableControllerInNamesrv=true: no controller runs" in record.getMessage()
+    assert "pymq controller" in record.getMessage()
+
+
 def test_a_host_name_as_broker_ip_is_resolved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,6 +282,22 @@ def test_bad_values_name_file_and_key(text: str | bytes, said: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["reviveQueueNum", "pymqConnectionCountMax", "flushConsumerOffsetInterval"]
+    + ["registerNameServerPeriod", "registerBrokerTimeoutMills", "transactionCheckInterval"]
+    + ["flushDelayOffsetInterval", "timerFlushIntervalMs", "channelExpiredTimeout"]
+    + ["syncFlushTimeout"],
+)
+def test_numbers_with_which_a_broker_cannot_work(key: str, tmp_path: Path) -> None:
+    for value in (0, -5):
+        with pytest.raises(ConfigurationError, match=rf"={value} \({key}\): expected 1 or more"):
+            broker(written(tmp_path, f"{key}={value}\n"))
+        with pytest.raises(ConfigurationError, match=rf"\({key}\): expected 1 or more"):
+            with_changes(BrokerConfig(), {key: str(value)}, source="an administrator")
+    broker(written(tmp_path, f"{key}=1\n"))
+
+
 def test_several_directories_of_the_log(tmp_path: Path) -> None:
     text = "storePathCommitLog=/disk1/log, /disk2/log\nreadOnlyCommitLogStorePaths=/old\n"
     for _ in range(2):
@@ -277,6 +306,35 @@ def test_several_directories_of_the_log(tmp_path: Path) -> None:
         assert store.read_only_log_paths == (Path("/old"),)
         text = configuration.effective_text(config, store)
         assert "storePathCommitLog=/disk1/log,/disk2/log\n" in text
+
+
+@pytest.mark.parametrize("written_as", ["{root}/", " {root} ", "{root}/../store", "{link}", None])
+def test_the_store_of_the_file_has_the_logs_of_the_file(
+    written_as: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    root, link = tmp_path / "store", tmp_path / "link"
+    (root / "commitlog").mkdir(parents=True)
+    link.symlink_to(root)
+    text = f"storePathCommitLog={root}/commitlog,/other\nreadOnlyCommitLogStorePaths=/old\n"
+    if written_as is not None:
+        text += f"storePathRootDir={written_as.format(root=root, link=link)}\n"
+    for named in (root, link):
+        config = configuration.store_config(written(tmp_path, text), root=named)
+        assert config.log_paths == (root / "commitlog", Path("/other"))
+        assert config.read_only_log_paths == (Path("/old"),)
+
+
+def test_a_copy_of_a_store_has_its_own_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "copy"
+    (root / "commitlog").mkdir(parents=True)
+    file = written(tmp_path, "storePathRootDir=/d/store\nstorePathCommitLog=/d/log,/other\n")
+    assert configuration.store_config(file, root=root).log_paths == (root / "commitlog",)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"{root} is a copy of /d/store: storePathCommitLog=/d/log,/other" in record.getMessage()
 
 
 def test_bad_addresses_name_where_they_are_from() -> None:
