@@ -44,7 +44,6 @@ LOSSES_TOLD_MAX = 4
 Offsets = dict[MessageQueue, int]
 #: (topic, broker name) -> which topic of that name it is.
 TopicIds = Mapping[tuple[str, str], str]
-NO_IDS: TopicIds = {}
 Bounds = Mapping[MessageQueue, tuple[int, int]]  # first offset kept, end (next to be assigned)
 #: One spelling for each, or a queue could be named twice.
 _QUEUE_ID = re.compile("0|[1-9][0-9]*")

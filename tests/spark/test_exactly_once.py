@@ -268,6 +268,29 @@ def test_writes_in_foreach_batch_under_a_job_group_of_the_users(query: Query) ->
     assert query.stored() == [0, 0, 0, 1, 1, 2]
 
 
+@pytest.mark.parametrize("other", ["a group that comes and goes", "a write by hand"])
+def test_writes_in_foreach_batch_among_others_of_their_sink(
+    query: Query, context: dict[str, str], other: str
+) -> None:
+    """Of those nothing tells which start of the query they belong to: they do not end its right."""
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+
+    def write(run: str, number: int) -> None:
+        query.run = run
+        writer = query.batch_writer(number, "one", txnVersion=str(number))
+        if run == other and "hand" in other:
+            context.clear()
+        for _ in range(2):  # the second time it is there already
+            writer.commit([writer.write(rows(number, number + 1))])
+
+    for number, run in enumerate((first, other, first, other, second, other, second)):
+        write(run, number)
+    with pytest.raises(BrokerError) as caught:
+        write(first, 7)
+    assert caught.value.code == SinkCode.FENCED
+    assert query.stored() == list(range(7))
+
+
 def test_rows_of_a_queue_keep_their_order(query: Query) -> None:
     message = query.writer(0, PLACED).write(batches(10, queue_id=2))
     assert isinstance(message, Staged) and len(message.runs) == 1

@@ -44,6 +44,7 @@ class ColdReads:
         Raises:
             OffsetOutOfRange: there is nothing visible at the offset.
             CorruptRecord: there is no record at the offset.
+            StoreError: the disk cannot read it, or the process has too many open files.
         """
         store = self._store
         if self.is_in_memory(physical_offset):
@@ -55,7 +56,11 @@ class ColdReads:
         return view
 
     async def earliest_time(self) -> int | None:
-        """Return the store time (ms) of the oldest record kept; None in an empty store."""
+        """Return the store time (ms) of the oldest record kept; None in an empty store.
+
+        Raises:
+            StoreError: the disk cannot read that record, or the process has too many open files.
+        """
         store = self._store
         first = store.log_first
         if first != self._earliest[0] or self._earliest[1] is None:

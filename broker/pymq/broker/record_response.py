@@ -132,7 +132,9 @@ class RecordResponses:
         try:
             job = self._store.begin_prefetch(buffers, starts)
         except StoreError as error:
-            _log.debug("not prefetched: %s", error)  # it is read when it is used, if possible
+            # Connections have taken the last descriptors, which says nothing about the disk: the
+            # records are read through the map, and consumers go on.
+            _log.debug("not prefetched: %s", error)
         else:
             await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
 

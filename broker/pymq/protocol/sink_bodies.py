@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 
+#: The run of a batch whose writer belongs to no start of a query, or cannot tell to which.
+NO_RUN = "-"
+
 
 @dataclass(slots=True, kw_only=True)
 class StagedRun:
@@ -38,7 +41,8 @@ class SinkBatch(JsonObject):
     Attributes:
         sink: its name, of the user's choice or the query's id.
         query: who writes: the id of the streaming query; two that share a sink are told apart.
-        run: which start of the query; an older one may not publish any more.
+        run: which start of the query; an older one may not publish any more. ``NO_RUN`` is neither
+            older nor later than another.
         planned_ms: when the run's driver planned the writing of the batch, ms since the epoch: so
             runs are ordered.
         batch: its number.

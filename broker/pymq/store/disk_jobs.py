@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pymq.errors import FlushFailed, StoreError
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog, LogFlush
+from pymq.store.log.segment import PIECE_BYTES
 from pymq.store.queues.queue_files import QueueFiles
 from pymq.store.state.checkpoint import Checkpoint
 
@@ -17,8 +18,6 @@ _log = logging.getLogger(__name__)
 
 #: Read to learn how large a record is; most are not larger.
 SMALL_RECORD_BYTES = 16 << 10
-#: Size of one read of a prefetch.
-PREFETCH_BYTES = 1 << 20
 
 
 class FlushJob:
@@ -106,7 +105,7 @@ class PrefetchJob:
 
     Touching a cold page of the map would stop the whole process, whichever thread does it:
     Python's lock is held meanwhile. ``pread`` releases it. And where the disk cannot read, the map
-    would end the process with a SIGBUS: it must not be touched if this fails.
+    would end the process with a SIGBUS: it must not be touched if ``run`` fails.
     """
 
     def __init__(self, log: CommitLog, sizes: Sequence[int], starts: Sequence[int]) -> None:
@@ -122,8 +121,8 @@ class PrefetchJob:
         """
         try:
             for fd, position, size in self._places:
-                for at in range(position, position + size, PREFETCH_BYTES):
-                    self._files.pread(fd, min(PREFETCH_BYTES, position + size - at), at)
+                for at in range(position, position + size, PIECE_BYTES):
+                    self._files.pread(fd, min(PIECE_BYTES, position + size - at), at)
         finally:
             self._close()
 

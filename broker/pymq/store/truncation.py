@@ -65,9 +65,9 @@ def _has_boundary(segments: Segments, physical_end: int) -> bool:
     if not segments[0].first <= physical_end < segments[-1].end:
         return False
     segment = segments.find(physical_end)
-    for _ in segment.read_through():
-        pass  # A bad block is an error here, and a SIGBUS in the map.
     at, limit = 0, physical_end - segment.first
+    for _ in segment.read_through(limit):
+        pass  # A bad block is an error here, and a SIGBUS in the map.
     while at < limit:
         _, end, _ = follow_sizes(segment.view, at, limit)
         if end == at:

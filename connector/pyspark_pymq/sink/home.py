@@ -128,7 +128,7 @@ def find_again(
             retries.wait_after(error)
 
 
-def check_topic(client: BulkClient, topic: str, broker: str) -> None:
+def check_topic_at_home(client: BulkClient, topic: str, broker: str) -> None:
     """Refuse a topic that other brokers have, and a sink's has not; what may come is waited for.
 
     A column names it, so that nobody knew of it when the sink's broker was chosen; or the user

@@ -7,14 +7,16 @@ is random; which of two is the later one tells the time at which the driver plan
 tasks of a batch get the one writer that was made then.
 
 What a ``foreachBatch`` function writes are batch writes, and tasks of theirs have the properties of
-the query, too. Any other batch write is a run of its own.
+the query, too. Under a job group that the function has set, which Spark keeps where it keeps the
+run, they do not tell it; and other batch writes have none. Neither can be an older run that was
+left over, nor may it end the right of a query to write: their numbers alone count.
 """
 
 import uuid
 from dataclasses import dataclass
 
 from pymq.errors import ConfigurationError
-from pymq.protocol.sink_bodies import SinkBatch
+from pymq.protocol.sink_bodies import NO_RUN, SinkBatch
 from pyspark_pymq.sink.options import SinkOptions
 
 _QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -27,11 +29,13 @@ class BatchIdentity:
     """A batch, as its broker knows it.
 
     Attributes:
-        sink, query, run, number, planned_ms: as of a ``SinkBatch``.
+        sink, query, run, number, planned_ms: as of a ``SinkBatch``; without a run of a query, this
+            run is the job.
         is_lasting: whether the batch can be written again by somebody else, who must find that
             it is there already.
         is_first: whether the sink may be one that no broker knows yet.
         is_job: whether it is a batch write, of which nothing tells when the sink began.
+        has_run: whether it belongs to a run, which later ones fence.
     """
 
     sink: str
@@ -42,13 +46,14 @@ class BatchIdentity:
     is_lasting: bool = True
     is_first: bool = True
     is_job: bool = False
+    has_run: bool = True
 
     def batch(self, row_count: int = 0, digest: str = "") -> SinkBatch:
         """Return it for a request."""
         return SinkBatch(
             sink=self.sink,
             query=self.query,
-            run=self.run,
+            run=self.run if self.has_run else NO_RUN,
             batch=self.number,
             row_count=row_count,
             digest=digest,
@@ -104,25 +109,31 @@ def of_job(options: SinkOptions, job: str, planned_ms: int) -> BatchIdentity:
     if options.txn_app_id is None:
         return BatchIdentity(f"job-{job}", job, job, 0, planned_ms, is_lasting=False)
     query, number = _property(_QUERY), _property(_BATCH)
-    run = job if query is None else _run_of_query() or job
+    run = None if query is None else _run_of_query()
     if options.txn_version is not None:
-        return BatchIdentity(
-            options.txn_app_id, _ANY_QUERY, run, options.txn_version, planned_ms, is_job=True
-        )
+        query, number = _ANY_QUERY, str(options.txn_version)
     if query is None or number is None:
         raise ConfigurationError(
             f"option txnVersion is missing: with txnAppId={options.txn_app_id} it tells which "
             "write this is, so that a repeated one is not written twice. Count it up with each "
             "write (in foreachBatch it is the batch's id, if not given)"
         )
-    return BatchIdentity(options.txn_app_id, query, run, int(number), planned_ms, is_job=True)
+    return BatchIdentity(
+        options.txn_app_id,
+        query,
+        run or job,
+        int(number),
+        planned_ms,
+        is_job=True,
+        has_run=run is not None,
+    )
 
 
 def _run_of_query() -> str | None:
     """Return the run of the query whose ``foreachBatch`` function writes.
 
-    None under a job group that the function has set, which Spark keeps in the same place. If that
-    were taken for a run, one that comes and goes would fence the query from itself.
+    None under a job group that the function has set: if that were taken for a run, one that comes
+    and goes would fence the query from itself.
     """
     group = _property(_RUN)
     try:

@@ -29,6 +29,9 @@ from pymq.protocol.java_hashes import java_hashes
 from pyspark_pymq.format_options import check_target
 from pyspark_pymq.retrying import Retries
 
+#: How many ids of queues there are.
+_IDS = 1 << 32
+
 
 class KeyedQueues:
     """Chooses the queues of one task.
@@ -106,19 +109,26 @@ class KeyedQueues:
             topics = columns.get("topic")
             if self._topic is not None:
                 topics = pa.repeat(pa.scalar(self._topic.encode()), len(ids))
-            kinds = pa.table([topics, ids, names], ["topic", "id", "name"])
-            kinds = kinds.group_by(kinds.column_names).aggregate([])
-            there = {tuple(kind.values()) for kind in kinds.to_pylist()}
-            for topic, queue_id, name in there:
-                if None in (topic, queue_id, name) or (topic, queue_id, None) not in there:
-                    continue
-                queues = self._queues_of(topic.decode())
-                first = min((q.broker_name for q in queues if q.queue_id == queue_id), default="")
-                if name == first.encode():
-                    same = pc.and_(pc.equal(topics, topic), pc.equal(ids, queue_id))
-                    same = pc.and_kleene(unnamed, same)
-                    names = pc.if_else(same, pa.scalar(name, names.type), names)
+            names = pc.if_else(unnamed, self._named_firsts(topics, ids, names, unnamed), names)
         columns["brokerName"] = names
+
+    def _named_firsts(
+        self, topics: pa.Array, ids: pa.Array, names: pa.Array, unnamed: pa.Array
+    ) -> pa.Array:
+        """Return for each row the first broker that has its queue, null unless a row names it."""
+        encoded = topics.dictionary_encode()
+        # One number for topic and queue: a column is looked at as often for many queues as for one.
+        keys = pc.add(pc.multiply(encoded.indices.cast(pa.int64()), _IDS), ids.cast(pa.int64()))
+        is_shared = pc.is_in(keys, value_set=keys.filter(unnamed).drop_null())
+        is_shared = pc.and_(is_shared, names.is_valid())
+        firsts: dict[int, bytes] = {}
+        for code in encoded.indices.filter(is_shared).unique().to_pylist():
+            for queue in self._queues_of(encoded.dictionary[code].as_py().decode()):
+                firsts.setdefault(code * _IDS + queue.queue_id, queue.broker_name.encode())
+        at = pc.index_in(keys, value_set=pa.array(firsts, pa.int64()))
+        brokers = pa.array(firsts.values(), names.type).take(at)
+        is_named = pc.is_in(keys, value_set=keys.filter(pc.equal(names, brokers)))
+        return pc.if_else(is_named, brokers, pa.scalar(None, names.type))
 
     def _by_topic(
         self, columns: dict[str, pa.Array], keyed: npt.NDArray[np.bool_]

@@ -37,7 +37,7 @@ from pyspark_pymq.sink.delays import (
 )
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.gathering import Gathering, check_runs
-from pyspark_pymq.sink.home import check_topic
+from pyspark_pymq.sink.home import check_topic_at_home
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
 
@@ -199,7 +199,7 @@ class SendTask:
         for name in found:
             if name is not None and name not in self._checked:
                 check_target(name)
-                check_topic(self._client, name, broker)
+                check_topic_at_home(self._client, name, broker)
                 self._checked.add(name)
 
     def _send_delayed(

@@ -13,8 +13,9 @@ bodies nor values has no bad records.
 
 The copy on the side topic is acknowledged before the row is left out. It has the message's body,
 flag, tags, keys and properties, its id among them, and says in properties why it is there and where
-it came from. A task that is repeated sends its copies again: with the same id and the same place,
-by which they can be told.
+it came from; if there is no room for that, large properties of the message are left out. A task
+that is repeated sends its copies again: with the same id and the same place, by which they can be
+told.
 
 Copies are sent in batches, whose bodies are not compressed: what cannot be decompressed is in one
 as it was stored. A large body goes alone, compressed if it was: decompressed it may be larger than
@@ -36,19 +37,25 @@ from pymq.errors import MessageIllegal, PymqError, RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.message import (
+    CLUSTER,
     DELAY,
     FIRST_POP_TIME,
     INNER_COUNT,
+    KEYS,
     POP_CHECK_POINT,
+    REGION,
+    TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_S,
     TIMER_DELIVERY_MS,
+    TRACE_ON,
     TRANSACTION_PREPARED,
     UNIQUE_KEY,
     WAIT,
-    decode_properties,
     encode_properties,
+    find_property,
 )
+from pymq.protocol.record import PROPERTIES_BYTES_MAX
 from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import named
 
@@ -61,12 +68,18 @@ BROKER = "BAD_RECORD_BROKER"
 QUEUE_ID = "BAD_RECORD_QUEUE_ID"
 QUEUE_OFFSET = "BAD_RECORD_QUEUE_OFFSET"
 
-#: What a message was told to do once, which its copy must not do, and a batch cannot.
+#: What a message was told to do once, which its copy must not do, and a batch cannot; and what
+#: its broker adds to every message.
 _DONE = {
     *(DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS, TRANSACTION_PREPARED),
     *(INNER_COUNT, WAIT, POP_CHECK_POINT, FIRST_POP_TIME, "INNER_MULTI_DISPATCH"),
+    *(REGION, TRACE_ON, CLUSTER),
 }
+_NOT_COPIED = {*_DONE, REASON, TOPIC, BROKER, QUEUE_ID, QUEUE_OFFSET}
+_KEPT_LONGEST = (UNIQUE_KEY, TAGS, KEYS)
 _REASON_CHARACTERS_MAX = 500
+#: Of a copy; a broker adds its region, the cluster's name and the like.
+_PROPERTIES_BYTES_MAX = PROPERTIES_BYTES_MAX - 512
 #: Copies that are sent together; a larger one goes alone.
 _BATCH_BYTES_MAX = 1 << 20
 _COMPRESSION_BITS = MessageFlag.COMPRESSED | COMPRESSION_MASK
@@ -240,20 +253,41 @@ def _copies(
             sys_flag = int(rows.field("sys_flag")[place]) & _COMPRESSION_BITS
         else:
             body = bodies[place].as_py()
-        first, end = (int(rows.field(name)[place]) for name in ("properties_start", "ends"))
-        properties = decode_properties(buffer[first:end].tobytes())
-        for name in _DONE:
-            properties.pop(name, None)
-        properties |= {
-            REASON: _plain(reason)[:_REASON_CHARACTERS_MAX],
-            TOPIC: rows.queue.topic,
-            BROKER: rows.queue.broker_name,
-            QUEUE_ID: str(rows.queue.queue_id),
-            QUEUE_OFFSET: str(int(rows.field("queue_offset")[place])),
-        }
         flag = int(rows.field("flag")[place])
-        key = properties.get(UNIQUE_KEY)
-        yield _Copy(flag, sys_flag, body, encode_properties(properties), key)
+        properties = _properties(rows, place, _plain(reason))
+        key = find_property(properties, UNIQUE_KEY.encode())
+        yield _Copy(flag, sys_flag, body, properties, None if key is None else key.decode())
+
+
+def _properties(rows: RecordRows, place: int, reason: str) -> bytes:
+    """Return what a copy has: the message's as they are stored, and ours.
+
+    Where there is no room for all, the message's largest are left out, and the reason says so;
+    its id, tag and keys last.
+    """
+    first, end = (int(rows.field(name)[place]) for name in ("properties_start", "ends"))
+    stored = str(rows.records.buffer[first:end].tobytes(), "utf-8", "replace")
+    kept = {}
+    for entry in stored.split("\x02"):
+        # Also values that clients refuse to send, such as of U+0001.
+        name, _, value = entry.partition("\x01")
+        if name and value and name not in _NOT_COPIED:
+            kept[name] = f"{entry}\x02".encode()
+    origin = {
+        TOPIC: rows.queue.topic,
+        BROKER: rows.queue.broker_name,
+        QUEUE_ID: str(rows.queue.queue_id),
+        QUEUE_OFFSET: str(int(rows.field("queue_offset")[place])),
+    }
+    left_out: list[str] = []
+    while True:
+        why = f"(without properties: {', '.join(left_out):.200}) {reason}" if left_out else reason
+        ours = encode_properties({REASON: why[:_REASON_CHARACTERS_MAX], **origin})
+        if len(ours) + sum(map(len, kept.values())) <= _PROPERTIES_BYTES_MAX:
+            return b"".join(kept.values()) + ours
+        largest = max(kept, key=lambda name: (name not in _KEPT_LONGEST, len(kept[name])))
+        del kept[largest]
+        left_out.append(largest)
 
 
 def _plain(reason: str) -> str:

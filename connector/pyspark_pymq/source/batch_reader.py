@@ -36,7 +36,8 @@ class PymqBatchReader(Source, DataSourceReader):
             bounds = self._query_start.bounds([q for q, _ in (*first.named, *last.named)])
             start = self._positions.start(first, bounds)
             starts = start.offsets
-            # A start by time may be behind the ends of then: those of later count.
+            # A start by time was looked up after the bounds, so it may lie beyond their ends: then
+            # they are asked for again.
             bounds = self._check_losses(starts, bounds)
             ends = self._positions.ends(last, {queue: bounds[queue] for queue in starts})
         finally:

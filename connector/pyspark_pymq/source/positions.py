@@ -93,7 +93,7 @@ class Positions:
     def ends(self, bound: Bound, bounds: Bounds) -> Offsets:
         """Return where a batch ends; where nothing is stored at or after a moment: at the end.
 
-        That is the end by ``bounds``, which was before the moment was looked up.
+        That is never beyond the end in ``bounds``, even if messages have come since.
 
         Raises:
             ConfigurationError: a queue is named that does not exist.

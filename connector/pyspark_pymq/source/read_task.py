@@ -21,7 +21,7 @@ from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerError, OffsetOutOfRange, PymqError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import RecordColumns, read_columns
-from pyspark_pymq.offsets import NO_IDS, QueueRange, TopicIds, named
+from pyspark_pymq.offsets import QueueRange, TopicIds, named
 from pyspark_pymq.option_tables import MESSAGE_BYTES_MAX
 from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.source.bad_records import BadRecords, SideTopic
@@ -57,8 +57,8 @@ def read_ranges(
     options: SourceOptions,
     schema: StructType,
     ranges: Sequence[QueueRange],
-    routes: Iterable[Route] = (),
-    topic_ids: TopicIds = NO_IDS,
+    routes: Iterable[Route],
+    topic_ids: TopicIds,
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the messages of the ranges, however often it is called.
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,8 +27,8 @@ class QueuesPartition(InputPartition):
     """What one task reads, the routes that the driver knew, and which topics it is of."""
 
     ranges: tuple[QueueRange, ...]
-    routes: tuple[Route, ...] = ()
-    topic_ids: TopicIds = field(default_factory=dict)
+    routes: tuple[Route, ...]
+    topic_ids: TopicIds
 
 
 class Source:

@@ -91,9 +91,10 @@ class SubscribedTopics:
         """Return the bounds of every queue whose broker answers; ``waits_for`` knows the others.
 
         Args:
-            position: the queues the query knows and where it stands in them. They are asked
-                for whether they have a route now or not.
-            at_once: do not wait, however recent the last question is.
+            position: the queues the query knows and where it stands in them, with a route or not.
+                If their broker is away, and was at the last question, longer than
+                ``retryTimeoutMs`` ago, it is waited for as long as that, and all queues with it.
+            at_once: ask however recent the last question is; this wait remains.
 
         Raises:
             ConnectionFailed: a broker that has queues of ``position`` has been away for longer

@@ -17,7 +17,7 @@ from pymq.errors import (
 )
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import Compression, compression_flags
-from pymq.protocol.message import decode_properties
+from pymq.protocol.message import decode_properties, encode_properties
 from pymq.protocol.record import decode_record, pack_host
 from pyspark_pymq import retrying
 from pyspark_pymq.offsets import QueueRange
@@ -46,7 +46,7 @@ def options(**changed: Any) -> SourceOptions:
 
 def read(*ranges: QueueRange, **changed: Any) -> pa.Table:
     schema = default_schema(properties=False)
-    batches = list(read_ranges(options(**changed), schema, ranges))
+    batches = list(read_ranges(options(**changed), schema, ranges, (), {}))
     return pa.Table.from_batches(batches, read_task.arrow_schema(schema))
 
 
@@ -69,15 +69,16 @@ def test_small_answers_are_decoded_together(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = default_schema(properties=False)
-    batches = list(read_ranges(options(), schema, [QueueRange(Q0, 100, 120)]))
+    batches = list(read_ranges(options(), schema, [QueueRange(Q0, 100, 120)], (), {}))
     assert [batch.num_rows for batch in batches] == [20]
     monkeypatch.setattr(read_task, "DECODED_BYTES_MIN", 1)
-    batches = list(read_ranges(options(), schema, [QueueRange(Q0, 100, 120)]))
+    batches = list(read_ranges(options(), schema, [QueueRange(Q0, 100, 120)], (), {}))
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 3, 3, 3, 2]
 
 
 def test_nothing_is_asked_before_the_first_row_is_wanted(broker: FakeBroker) -> None:
-    rows = read_ranges(options(), default_schema(properties=False), [QueueRange(Q0, 100, 120)])
+    schema = default_schema(properties=False)
+    rows = read_ranges(options(), schema, [QueueRange(Q0, 100, 120)], (), {})
     assert broker.open_clients == 0
     next(rows)
     rows.close()  # type: ignore[attr-defined]
@@ -228,7 +229,7 @@ def read_json(columns: str = "queueOffset bigint, value struct<a int>", **change
     schema = struct_of_ddl(columns)
     checked = options(value_format="json", **changed)
     check_schema(schema, checked.values, null_bodies=checked.has_null_bodies)
-    batches = list(read_ranges(checked, schema, [QueueRange(Q1, 0, 5)]))
+    batches = list(read_ranges(checked, schema, [QueueRange(Q1, 0, 5)], (), {}))
     return pa.Table.from_batches(batches, read_task.arrow_schema(schema))
 
 
@@ -288,6 +289,67 @@ def test_bad_records_go_to_a_side_topic(
     assert "3 bodies cannot be decoded and are left out and stored in topic aside" in caplog.text
 
 
+def test_a_copy_leaves_to_its_broker_what_brokers_add(mixed: FakeBroker) -> None:
+    """A broker adds them to whatever is in a batch, and then they would be there twice."""
+    added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+    text = encode_properties({"a": "1", **added, "b": "2"})
+    mixed.queues[Q1][1] = record(b"junk", text, queue_id=1, queue_offset=1)
+    assert read_json(bad_records="sideTopic", bad_records_topic="aside").num_rows == 2
+    copy, *_ = [decode_record(item) for item in mixed.queues[SIDE]]
+    names = [name for name in decode_properties(copy.properties) if "BAD_RECORD" not in name]
+    assert names == ["a", "b"]
+
+
+def test_a_copy_has_values_that_no_client_of_ours_would_send(mixed: FakeBroker) -> None:
+    """As U+0001 in one, which brokers store: only the first of an entry separates."""
+    text = b"a\x01x\x01y\x02a\x01\x02\x01b\x02c\x02UNIQ_KEY\x01id\x02"
+    text += b"BAD_RECORD_TOPIC\x01old\x02d\x01\xc3\xa9"
+    for large in (b"", b"x" * (2 << 20)):  # in a batch, and alone
+        mixed.queues[SIDE] = []
+        mixed.queues[Q1][1] = record(b"junk" + large, text, queue_id=1, queue_offset=1)
+        assert read_json(bad_records="sideTopic", bad_records_topic="aside").num_rows == 2
+        (copy,) = [one for one in map(decode_record, mixed.queues[SIDE]) if b"junk" in one.body]
+        properties = decode_properties(copy.properties)
+        assert properties["a"] == "x\x01y" and properties["d"] == "é"
+        assert properties["UNIQ_KEY"] == "id" and properties["BAD_RECORD_TOPIC"] == "orders"
+        assert copy.properties.count(b"BAD_RECORD_TOPIC") == 1
+
+
+FULL = 32_767 - 60  # what a broker adds is in a stored message, too
+
+
+@pytest.mark.parametrize(
+    ("properties", "kept", "reason"),
+    [
+        ({"TAGS": "T", "a": "x" * (FULL - 2000)}, {"TAGS", "a"}, "value.a is the"),
+        ({"TAGS": "T", "a": "x" * 32_400, "b": "c"}, {"TAGS", "b"}, "(without properties: a) val"),
+        ({"KEYS": "k" * (FULL - 9), "a": "b"}, set(), "(without properties: a, KEYS) value"),
+        (
+            {f"p{n}": "é" * 20 for n in range(700)} | {"UNIQ_KEY": "u" * 100},
+            {"UNIQ_KEY"} | {f"p{n}" for n in range(50)},
+            "(without properties: p",
+        ),
+    ],
+    ids=["fitting", "large one", "keys", "many"],
+)
+@pytest.mark.parametrize("body_bytes", [100, 2 << 20])
+def test_a_copy_has_as_many_properties_as_there_is_room_for(
+    mixed: FakeBroker, properties: dict[str, str], kept: set[str], reason: str, body_bytes: int
+) -> None:
+    body = b'{"a": "%s"}' % ("標" * 500).encode() + b" " * body_bytes
+    mixed.queues[Q1][1] = record(body, properties, queue_id=1, queue_offset=1)
+    assert read_json(bad_records="sideTopic", bad_records_topic="aside").num_rows == 2
+    (copy,) = [one for one in map(decode_record, mixed.queues[SIDE]) if one.body == body]
+    assert len(copy.properties) <= FULL
+    found = decode_properties(copy.properties)
+    assert found["BAD_RECORD_REASON"].startswith(reason)
+    assert found["BAD_RECORD_QUEUE_OFFSET"] == "1"
+    names = {name for name in found if "BAD_RECORD" not in name}
+    assert kept <= names <= set(properties)
+    assert all(found[name] == properties[name] for name in names)
+    assert len(names) == len(kept) or len(copy.properties) > FULL - 1000
+
+
 def test_large_bad_records_go_to_the_side_topic_alone(mixed: FakeBroker) -> None:
     """And compressed if they were: in a batch they would be larger than what a broker takes."""
     large = b"{not json " * 200_000
@@ -327,6 +389,6 @@ def test_a_side_topic_that_cannot_be_written_fails_the_task(mixed: FakeBroker) -
 def test_bodies_that_cannot_be_decompressed_are_bad_in_any_format(mixed: FakeBroker) -> None:
     schema = struct_of_ddl("body binary")
     aside = options(bad_records="sideTopic", bad_records_topic="aside")
-    batches = list(read_ranges(aside, schema, [QueueRange(Q1, 0, 5)]))
+    batches = list(read_ranges(aside, schema, [QueueRange(Q1, 0, 5)], (), {}))
     assert [body for batch in batches for body in batch["body"].to_pylist()] == JSON_BODIES
     assert len(mixed.queues[SIDE]) == 1

@@ -348,7 +348,7 @@ def test_readers_travel_without_connections(broker: FakeBroker) -> None:
     copy = pickle.loads(pickle.dumps(reader))
     assert isinstance(copy, PymqStreamReader)
     assert copy.reportLatestOffset() is None
-    part = QueuesPartition((QueueRange(Q0, 1, 2),))
+    part = QueuesPartition((QueueRange(Q0, 1, 2),), (), {})
     assert pickle.loads(pickle.dumps(part)) == part
     assert list(copy.read(None)) == []  # Spark's placeholder for a batch without partitions
 

@@ -1,6 +1,7 @@
 """A log is cut where it begins to differ from its master's; the store opens as if the rest had
 never been."""
 
+import os
 import random
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.unit.store.stores import (
     QuickFiles,
     config,
     crashed_copy,
+    log_files,
     open_store,
     put_ok,
     read_all,
@@ -98,3 +100,26 @@ def test_it_is_cut_at_records_only(tmp_path: Path, seed: int) -> None:
     store = open_store(tmp_path, **SETTINGS)
     filler.check(store)
     store.close()
+
+
+class ReadUpTo(QuickFiles):
+    """Refuses to read the log from a physical offset on; the file begins at 0."""
+
+    def __init__(self, path: Path, end: int) -> None:
+        self._path, self._end = path, end
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        if Path(os.readlink(f"/proc/self/fd/{fd}")) == self._path:
+            assert position + size <= self._end
+        return super().pread(fd, size, position)
+
+
+def test_what_may_be_cut_off_is_not_read_to_find_the_place(tmp_path: Path, seed: int) -> None:
+    filler = Filler(seed)
+    store = open_store(tmp_path, **SETTINGS)
+    filler.fill(store, 12, "x")
+    store.close()
+    wrong = filler.ends[3] + 1
+    files = ReadUpTo(log_files(tmp_path)[0], wrong)
+    with pytest.raises(StoreMismatch, match="another log"):
+        truncate_log(config(tmp_path, **SETTINGS), wrong, files=files)

@@ -8,7 +8,7 @@ from pymq.store.files import Files
 
 #: madvise(2): read ahead, or only what is asked for.
 NORMAL_READS, RANDOM_READS = 0, 1
-#: Read or written at once where it is much.
+#: Bytes per read or write of a long range.
 PIECE_BYTES = 1 << 20
 #: File names are the offset of the first byte, in this many decimal digits.
 NAME_DIGITS = 20
@@ -107,13 +107,13 @@ class Segment:
         """
         return self._files.pread(self.fd, size, position)
 
-    def read_through(self) -> Iterator[None]:
-        """Read everything that is not a hole, and drop it; yields after each piece.
+    def read_through(self, end: int) -> Iterator[None]:
+        """Read everything before a position that is no hole, and drop it; yields after each piece.
 
         Raises:
             StoreError: as ``read``.
         """
-        for start, stop in self._files.data_ranges(self.fd, 0, self.size_bytes):
+        for start, stop in self._files.data_ranges(self.fd, 0, end):
             for at in range(start, stop, PIECE_BYTES):
                 self.read(at, min(PIECE_BYTES, stop - at))
                 yield

@@ -184,6 +184,8 @@ class Retention:
             self._left = None
             if self._trim_again:
                 self._trimmed_to, self._trim_again = -1, False
+            else:
+                self._logged = ""
             self._requested_passes = max(0, self._requested_passes - 1)
         return count
 

@@ -31,15 +31,16 @@ class DiskWatch:
         self.full_log_paths: frozenset[Path] = frozenset()
 
     def look(self) -> Usages:
-        """Return how full the disks are; in any thread. Failures are logged and left out."""
-        found = {}
+        """Return how full the disks are; in any thread. Failures are logged once and left out."""
+        found, errors = {}, []
         for path in (*self._log_paths, self._config.queues_path):
             try:
                 found[path] = self._files.disk_usage(path)
             except StoreError as error:
-                if str(error) != self._logged:
-                    self._logged = str(error)
-                    _log.warning("how full the disk is cannot be seen: %s", error)
+                errors.append(str(error))
+        before, self._logged = self._logged, "; ".join(errors)
+        if self._logged not in ("", before):
+            _log.warning("how full the disk is cannot be seen: %s", self._logged)
         return found
 
     def record(self, usages: Usages) -> None:

@@ -335,14 +335,17 @@ class TimerLog:
         """Have the next flush include all files from a position on, and all names.
 
         An earlier process may have written them and died before they were flushed, or failed to
-        flush them: what lies between the position and ``end`` is written again.
+        flush them: what lies after the position is written again, and so are the zeros after
+        ``end``, which ``cut`` may find there already.
         """
+        first = min(position, self.end)
         for base in self._bases:
-            if base + self.file_bytes > position:
+            if base + self.file_bytes > first:
                 fd = self._files.open(self.path_of(base))
-                end = min(self.end - base, self.file_bytes)
+                begin = max(0, first - base)
                 try:
-                    write_again(self._files, fd, max(0, position - base), end)
+                    for start, stop in self._files.data_ranges(fd, begin, self.file_bytes):
+                        write_again(self._files, fd, start, stop)
                 finally:
                     self._files.close(fd)
                 self._dirty.add(str(self.path_of(base)))

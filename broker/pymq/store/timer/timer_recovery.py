@@ -71,7 +71,7 @@ def open_timers(
     log.load()
     wheel = TimerWheel(files, root / WHEEL_NAME)
     queue = queues.find(TIMER_TOPIC, 0)
-    now_ms = max(clock.wall_ms(), commit_log.store_timestamp)
+    now_ms = clock.wall_ms()
     recovery = _Recovery(config, files, log, wheel, commit_log, queue, checkpoint, now_ms)
     recovery.run()
     timers = TimerStore(

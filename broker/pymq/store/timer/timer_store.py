@@ -129,6 +129,13 @@ class TimerStore:
 
     # -- time ---------------------------------------------------------------------------------
 
+    @property
+    def now_ms(self) -> int:
+        """The clock's time; the log's while messages wait too far ahead for a wheel of now."""
+        now_ms, ring_ms = self._clock.wall_ms(), self._wheel.length * self._precision_ms
+        is_near = self.last_due_ms < self.slot_ms(now_ms) + ring_ms
+        return now_ms if is_near else max(now_ms, self._commit_log.store_timestamp)
+
     def slot_ms(self, time_ms: int) -> int:
         """Return the time of the slot of a time."""
         return time_ms - time_ms % self._precision_ms
@@ -192,9 +199,8 @@ class TimerStore:
         queued, known = read.queued, self._known
         if not len(known):
             return queued
-        waiting = queued.waiting
-        is_new = ~among(waiting.physical_offsets, known)
-        return queued._replace(waiting=waiting.pick(is_new))
+        is_new = ~among(queued.waiting.physical_offsets, known)
+        return queued._replace(waiting=queued.waiting.pick(is_new))
 
     def begin_records_read(self, physical_offsets: Longs, record_bytes: Longs) -> RecordsRead:
         """Return a job that reads records of the commit log.
@@ -318,9 +324,8 @@ class TimerStore:
     @property
     def read_behind_ms(self) -> int:
         """How long the first messages that are overdue have been."""
-        now_ms = max(self._clock.wall_ms(), self._commit_log.store_timestamp)
-        due_ms = self.next_due(self.slot_ms(now_ms))
-        return 0 if due_ms is None else now_ms - due_ms - self._precision_ms
+        due_ms = self.next_due(self.slot_ms(self.now_ms))
+        return 0 if due_ms is None else self.now_ms - due_ms - self._precision_ms
 
     # -- flush --------------------------------------------------------------------------------
 
@@ -353,14 +358,9 @@ class TimerStore:
             units_from=units_from,
         )
         return TimerFlush(
-            self._files,
-            self._path,
-            checkpoint,
-            log_flush,
-            wheel_flush,
-            self._log,
+            self._files, self._path, checkpoint, log_flush, wheel_flush, self._log,
             self._commit_log.first,
-        )
+        )  # fmt: skip
 
     def finish_flush(self, flush: TimerFlush) -> None:
         """Record the outcome of a job.

@@ -11,7 +11,7 @@ from pymq.broker.state.sinks import JOB_KEPT_MS, SinkTable
 from pymq.errors import BrokerError, RemoteProtocolError
 from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode, SinkCode
-from pymq.protocol.sink_bodies import SinkBatch, SinkRow
+from pymq.protocol.sink_bodies import NO_RUN, SinkBatch, SinkRow
 from pymq.protocol.sink_decisions import JournalEntry, JournalKind, SavedSink, SinkRun
 
 NOW_MS = 1_700_000_000_000
@@ -217,6 +217,20 @@ def test_what_is_left_of_an_older_run_fences_nobody() -> None:
         assert table.admit(batch(number=6, run="new", planned_ms=20))
     assert table.admit(batch(number=6, run="newest", planned_ms=20))
     assert is_fenced(table, batch(number=6, run="new", planned_ms=40))
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_writers_of_no_run_fence_nobody_and_are_not_fenced(published: bool) -> None:
+    table = SinkTable()
+    if published:
+        publish(table, batch(number=5, run="old", planned_ms=10))
+    assert table.admit(batch(number=6, run=NO_RUN, planned_ms=30))
+    assert not table.has_unrecorded_run("s")
+    for run, planned_ms in (("old", 10), ("new", 20), (NO_RUN, 1)):
+        assert table.admit(batch(number=6, run=run, planned_ms=planned_ms))
+    publish(table, batch(number=6, run=NO_RUN, planned_ms=40))
+    assert is_fenced(table, batch(number=7, run="old", planned_ms=10))
+    assert table.admit(batch(number=7, run="new", planned_ms=20))
 
 
 def test_an_older_run_of_a_sink_that_has_published_nothing() -> None:

@@ -26,6 +26,7 @@ from tests.unit.store.stores import (
 from pymq.errors import StoreError
 from pymq.store import Files, MessageStore, PutStatus
 from pymq.store.files import DiskUsage
+from pymq.store.queues.queue_trim import TrimJob
 from pymq.store.retention.policy import DiskLevel, is_hour_of, level_of, may_delete
 
 HOUR_MS = 3_600_000
@@ -45,8 +46,11 @@ class Disks(QuickFiles):
         self.percent = percent
         self.by_name = by_name
         self.keep: set[str] = set()
+        self.is_unseen = False
 
     def disk_usage(self, path: Path) -> DiskUsage:
+        if self.is_unseen:
+            raise StoreError(f"{path}: look at its disk: Input/output error")
         used = int(self.by_name.get(path.name, self.percent) * GIB)
         return DiskUsage(used, 100 * GIB - used)
 
@@ -452,6 +456,28 @@ def test_a_file_that_cannot_be_deleted_is_reported_once_and_tried_again(
     store.close()
 
 
+def test_a_queue_file_that_stays_is_reported_once_and_again_when_another_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(at_hour(12))
+    store = open_store(tmp_path, clock, Disks(80), **SMALL, reserved_hours=0)
+
+    def fails(job: TrimJob) -> bool:
+        raise StoreError("too many open files")
+
+    for count in (1, 2):
+        fill(store, clock, 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(TrimJob, "finish", fails)
+            for _ in range(3):
+                run_pass(store)
+        errors = [one for one in caplog.records if one.levelno == logging.ERROR]
+        assert len(errors) == count and "an old file stays" in errors[-1].getMessage()
+        run_pass(store)
+        run_pass(store)
+    store.close()
+
+
 def indexed_store(root: Path, files: Files) -> MessageStore:
     """Return a store of 12 messages with the keys k0.. in 4 segments, and 4 index files."""
     sizes = {"index_slot_count": 4, "index_item_limit": 4}
@@ -597,5 +623,20 @@ def test_a_disk_that_cannot_be_seen_refuses_nothing(
     for _ in range(3):
         store.retention.check_disk()
     run_pass(store)
-    assert "cannot be seen" in caplog.text
+    assert caplog.text.count("cannot be seen") == 1
+    store.close()
+
+
+def test_a_disk_that_cannot_be_seen_is_reported_once_and_again_when_it_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = Disks()
+    store = open_store(tmp_path, files=disks)
+    for count in (1, 2):
+        disks.is_unseen = True
+        for _ in range(3):
+            store.retention.check_disk()
+        assert caplog.text.count("cannot be seen") == count
+        disks.is_unseen = False
+        store.retention.check_disk()
     store.close()

@@ -207,6 +207,39 @@ def test_units_whose_flush_failed_are_written_again(tmp_path: Path) -> None:
     assert len(scanned(last)[0]) == 70
 
 
+@pytest.mark.parametrize("flushed", [5, 12, 15, 65])
+def test_what_is_cut_off_stays_so_whatever_flush_failed(tmp_path: Path, flushed: int) -> None:
+    """Its zeros are only in memory after that, and the next start finds nothing to cut."""
+    place, lost = tmp_path / "place", tmp_path / "lost"
+    place.mkdir()
+    disk = Disk(place)
+    files = FaultyFiles(disk=disk)
+    log = TimerLog(files, place / LOG_NAME, 1000)
+    log.append(units_of(65))
+    log.begin_flush().run()
+    position = log.after(0, flushed)
+    log.close()
+    failing = FaultyFiles(Fault(at=1, code=errno.EIO, count=99), disk=disk)
+    for is_failing in (True, False):
+        again = TimerLog(files, place / LOG_NAME, 1000)
+        again.load()
+        scanned(again, physical_end=1234)  # the commit log has lost the others
+        again.cut()
+        again.flush_later(position)
+        flush = again.begin_flush()
+        if is_failing:
+            with pytest.raises(FlushFailed):
+                failing.fsync(failing.open(again.path_of(0)))
+        else:
+            flush.run()
+        again.close()
+    failing.abandon()
+    disk.lose_power(random.Random(0), lost)
+    last = TimerLog(QuickFiles(), lost / LOG_NAME, 1000)
+    last.load()
+    assert len(scanned(last)[0]) == 12
+
+
 def test_units_of_messages_that_the_commit_log_lost_are_the_end(tmp_path: Path) -> None:
     log = TimerLog(QuickFiles(), tmp_path / LOG_NAME, 1 << 16)
     log.append(units_of(20))
