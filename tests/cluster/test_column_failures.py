@@ -3,19 +3,19 @@
 import asyncio
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.cluster.fake_broker import FakeBroker
-from tests.cluster.running import run
+from tests.cluster.running import LIMITS, run
 
 from pymq import Message, Producer, RowsNotSent
-from pymq.errors import ClientClosed, TooManyPending
+from pymq.columns.encoding import Messages, encode_messages
+from pymq.errors import ClientClosed, LocalProtocolError, TooManyPending
 from pymq.net.server import ServerConnection
 from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.codes import SEND_RECORDS, RequestCode
 from pymq.protocol.command import Command
 
-#: For what succeeds, however busy the machine.
-LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
 KEYS = 8
 ROWS = 80
 #: One request has one row.
@@ -110,4 +110,34 @@ def test_closing_while_a_table_is_sent_leaves_receipts(keyed: bool) -> None:
             assert status.count("UNKNOWN") == len(broker.kept)
             assert any(isinstance(one, ClientClosed) for one in failed.value.failures)
 
+    run(test())
+
+
+def test_what_arrow_cannot_hold_leaves_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has limits of its own, which are met when much was sent."""
+
+    def encode(columns: dict[str, pa.Array], *arguments: Any, **more: Any) -> Messages:
+        if columns["body"][0].as_py() == later:
+            raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+        return encode_messages(columns, *arguments, **more)
+
+    monkeypatch.setattr("pymq.columns.table.ROWS_MAX", ROWS // 2)
+    monkeypatch.setattr("pymq.columns.table_requests.encode_messages", encode)
+    rows = table(keyed=False)
+
+    async def test() -> None:
+        async with Holding() as broker, Producer(broker.address, **LIMITS) as producer:
+            sending = asyncio.create_task(producer.send_columns(rows, topic="T"))
+            await broker.wait_kept(1)
+            broker.answer()
+            with pytest.raises(RowsNotSent, match="cannot contain more than") as failed:
+                await sending
+            status = failed.value.receipts.status.tolist()
+            assert status == ["SEND_OK"] * (ROWS // 2) + ["FAILED"] * (ROWS // 2)
+            assert failed.value.outcome_known and not failed.value.retriable
+            assert isinstance(failed.value.failures[0].__cause__, pa.ArrowCapacityError)
+            with pytest.raises(LocalProtocolError, match="row 0 .*cannot contain more than"):
+                await producer.send_columns({"body": [later]}, topic="T")
+
+    later = rows["body"][ROWS // 2]
     run(test())

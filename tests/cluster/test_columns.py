@@ -99,11 +99,20 @@ WRONG_TABLES: list[tuple[Any, str | None, type[Exception], str]] = [
     ({"body": [b"a"], "tag": ["t"]}, "topic", ConfigurationError, "no column 'tag'"),
     ({"body": [1]}, "topic", ConfigurationError, "body is int64, expected binary"),
     ({"body": [b"a", b"b"], "tags": ["t"]}, "topic", ConfigurationError, "no table of messages"),
+    (pa.table([[b"a"]] * 2, ["body"] * 2), "topic", ConfigurationError, "body is there twice"),
+    ({"body": [b"a"], "properties": ["a=b"]}, "topic", ConfigurationError, "properties: .*mapping"),
+    ({"body": [b"a"], "properties": [{"a": 1}]}, "topic", ConfigurationError, "no table of messa"),
+    ({"body": [b"a"], "flag": [2**70]}, "topic", ConfigurationError, "no table of messages"),
+    ({"body": [b"a"], "flag": [2**40]}, "topic", LocalProtocolError, "column flag"),
+    ({"body": [b"a"] * 2, "topic": ["t", None]}, None, LocalProtocolError, "row 1: topic is null"),
+    ({"body": [b"a"], "topic": [None]}, None, LocalProtocolError, "row 0: topic is null"),
     ({"body": [b"a", None]}, "topic", LocalProtocolError, "row 1: body is null or empty"),
     ({"body": [None]}, "topic", LocalProtocolError, "row 0: body is null or empty"),
     ({"body": [b"a", b""]}, "topic", LocalProtocolError, "row 1: body is null or empty"),
     ({"body": [b"a"], "tags": ["a||b"]}, "topic", LocalProtocolError, "row 0: tags 'a||b'"),
     ({"body": [b"a"], "tags": ["a\x01"]}, "topic", LocalProtocolError, "separates properties"),
+    ({"body": [b"a"] * 2, "keys": [["a"], ["a b"]]}, "topic", LocalProtocolError, "row 1: key"),
+    ({"body": [b"a"] * 2, "keys": [None, ["", "b"]]}, "topic", LocalProtocolError, "row 1: key ''"),
     ({"body": [b"a"], "properties": [{"TAGS": "x"}]}, "topic", LocalProtocolError, "the system"),
     ({"body": [b"a"], "properties": [{"TIMER_DELAY_MS": "5"}]}, "topic", LocalProtocolError, "one"),
     ({"body": [b"a"], "properties": [{"p": "\x02"}]}, "topic", LocalProtocolError, "separates"),
@@ -152,6 +161,17 @@ def test_pymq_brokers_get_records_and_others_batches(pymq_cluster: Cluster, topi
     run(test())
 
 
+def test_a_row_that_is_too_large_only_as_a_record_is_sent(
+    pymq_cluster: Cluster, topic: str
+) -> None:
+    """As ``send`` does, whose request has no room for what a record has besides."""
+    large = b"x" * ((4 << 20) - 130)
+    with blocking.Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer:
+        receipts = producer.send_columns({"body": [b"small", large]}, topic=topic)
+    assert receipts.is_stored.all()
+    assert sorted(len(one.body) for one in pymq_cluster.messages(topic)) == [5, len(large)]
+
+
 def test_a_bad_row_far_behind_leaves_receipts(
     pymq_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +187,29 @@ def test_a_bad_row_far_behind_leaves_receipts(
     assert receipts.is_stored.tolist() == [True] * 200 + [False] * 50
     assert set(receipts.status[200:]) == {"FAILED"}
     assert (failure.value.outcome_known, failure.value.retriable) == (True, False)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string())], ids=str)
+def test_nulls_among_keys_are_left_out(
+    pymq_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    monkeypatch.setattr("pymq.columns.table.ROWS_MAX", 2)
+    keys = [["a", None, "b"], [None], None, [], ["c"]]
+    table = pa.table({"body": [b"%d" % n for n in range(5)], "keys": pa.array(keys, kind)})
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        producer.send_columns(table, topic=topic)
+    found = {one.body: list(one.keys) for one in pymq_cluster.messages(topic)}
+    assert found == {b"0": ["a", "b"], b"1": [], b"2": [], b"3": [], b"4": ["c"]}
+
+
+def test_what_is_beneath_a_null_map_is_not_looked_at(pymq_cluster: Cluster, topic: str) -> None:
+    maps = pa.MapArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()), ["TAGS", "b"], ["1", "2"], mask=pa.array([True, False])
+    )
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        producer.send_columns({"body": [b"0", b"1"], "properties": maps}, topic=topic)
+    found = {one.body: (one.tags, one.properties.get("b")) for one in pymq_cluster.messages(topic)}
+    assert found == {b"0": (None, None), b"1": (None, "2")}
 
 
 WITHOUT = """

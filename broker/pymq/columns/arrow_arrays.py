@@ -92,6 +92,18 @@ def contents(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
     return text, offsets.astype(np.int64) - int(offsets[0])
 
 
+def map_entries(maps: pa.Array) -> tuple[Longs, pa.Array, pa.Array]:
+    """Return where each map's entries start (n + 1 positions), and the keys and items of all.
+
+    What lies beneath a null is not among them, nor what a slice leaves out.
+    """
+    if maps.null_count:
+        maps = maps.take(pa.array(np.arange(len(maps))))
+    offsets: Longs = maps.offsets.to_numpy().astype(np.int64)
+    first, end = int(offsets[0]), int(offsets[-1])
+    return offsets - first, maps.keys[first:end], maps.items[first:end]
+
+
 def as_text(array: pa.Array) -> pa.Array:
     """Return binary values as strings; what is not UTF-8 gets replacement characters."""
     try:

@@ -19,7 +19,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pymq.columns.arrow_arrays import Bytes, byte_lengths, contents, cuts, fixed_width, repeated
+from pymq.columns.arrow_arrays import (
+    Bytes,
+    byte_lengths,
+    contents,
+    cuts,
+    fixed_width,
+    map_entries,
+    repeated,
+)
 from pymq.columns.arrow_package import pa, pc
 from pymq.columns.unique_key_arrays import NAME_END, VALUE_END, UniqueKeyArrays
 from pymq.errors import LocalProtocolError
@@ -44,12 +52,10 @@ DELAY_COLUMNS = ("delayLevel", "deliverTimestamp")
 #: A column that is made of them: how a row is delayed.
 DELAY_KIND = "delay"
 
+_TIMES = (DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS)
 #: Properties that make a message of a batch something a batch cannot carry.
 _NOT_IN_BATCHES = {
-    DELAY: "delayed messages",
-    TIMER_DELAY_S: "delayed messages",
-    TIMER_DELAY_MS: "delayed messages",
-    TIMER_DELIVERY_MS: "delayed messages",
+    **dict.fromkeys(_TIMES, "delayed messages"),
     TRANSACTION_PREPARED: "transactional messages",
 }
 
@@ -62,9 +68,8 @@ _PROPERTIES = {
     "delayLevel": DELAY,
     "deliverTimestamp": TIMER_DELIVERY_MS,
 }
-_OF_TIMERS = ("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY")
 #: What says when a message is delivered: not taken from a map if there is a column for it.
-_OF_DELAYS = (DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS, *_OF_TIMERS)
+_OF_DELAYS = (*_TIMES, "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,10 +314,8 @@ def _encode_maps(
     What there is a column for is not taken from the map; entries without a name or a value
     are left out, as no reader would see them.
     """
-    offsets = maps.offsets.to_numpy().astype(np.int64)
-    names = maps.keys[offsets[0] : offsets[-1]].cast(pa.binary())
-    values = maps.items[offsets[0] : offsets[-1]].cast(pa.binary())
-    offsets -= offsets[0]
+    offsets, names, values = map_entries(maps)
+    names, values = names.cast(pa.binary()), values.cast(pa.binary())
 
     def entry_place(entry: int) -> str:
         row = int(np.searchsorted(offsets, entry, side="right")) - 1

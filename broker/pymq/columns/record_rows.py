@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pymq.columns.arrow_arrays import as_text, contents, cut_out, cut_out_pairs
+from pymq.columns.arrow_arrays import Longs, as_text, contents, cut_out, cut_out_pairs
 from pymq.columns.arrow_package import pa, pc
 from pymq.columns.compressed_bodies import Rows
 from pymq.protocol.addresses import join_address
@@ -91,11 +91,15 @@ class RecordRows:
         return values.view(pa.string()) if self.properties.is_ascii else as_text(values)
 
     def property_maps(self) -> pa.Array:
-        """Return all properties as a map column."""
+        """Return all properties as a map column; of several of one name the last one counts."""
         *edges, first_entry = self.properties.entries
-        names, values = cut_out_pairs(self.properties.text, *edges)
+        names, values = map(as_text, cut_out_pairs(self.properties.text, *edges))
+        last = _last_of_each_name(names, first_entry)
+        if last is not None:
+            names, values = names.take(pa.array(last)), values.take(pa.array(last))
+            first_entry = np.searchsorted(last, first_entry)
         offsets = pa.array(first_entry.astype(np.int32))
-        return pa.MapArray.from_arrays(offsets, as_text(names), as_text(values), STRING_MAP)
+        return pa.MapArray.from_arrays(offsets, names, values, STRING_MAP)
 
     def message_ids(self) -> pa.Array:
         """Return what identifies messages: their producer's key, else their place in the log."""
@@ -133,3 +137,32 @@ class RecordRows:
         if known.all():
             return pa.array(times_ms * 1000).cast(TIMESTAMP)
         return pa.array(np.where(known, times_ms, 0) * 1000, mask=~known).cast(TIMESTAMP)
+
+
+def _last_of_each_name(names: pa.Array, first_entry: Longs) -> Longs | None:
+    """Return which entries no later one of the same row and name replaces; None: all.
+
+    Args:
+        names: strings.
+        first_entry: shape (n + 1,): the index of each row's first entry.
+    """
+    if not len(names):
+        return None
+    rows, each = len(first_entry) - 1, int(first_entry[1])
+    if each and (np.diff(first_entry) == each).all():
+        # Usually all rows have the same names in the same order, and one of them tells.
+        text, start = contents(names)
+        lengths = np.diff(start).reshape(rows, each)
+        alike = (lengths == lengths[0]).all()
+        if alike and (text.reshape(rows, -1) == text[: start[each]]).all():
+            places = {name: place for place, name in enumerate(names[:each].to_pylist())}
+            if len(places) == each:
+                return None
+            kept: Longs = first_entry[:-1, None] + np.sort(list(places.values()))
+            return kept.reshape(-1)
+    encoded = names.dictionary_encode()
+    row = np.repeat(np.arange(rows), np.diff(first_entry))
+    of_row = row * len(encoded.dictionary) + encoded.indices.to_numpy()
+    order = np.argsort(of_row, kind="stable")  # they are nearly sorted
+    is_last = np.append(np.diff(of_row[order]), 1) != 0
+    return None if is_last.all() else np.sort(order[is_last])

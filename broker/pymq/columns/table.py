@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymq.columns.arrow_arrays import byte_lengths
+from pymq.columns.arrow_arrays import Longs, byte_lengths, cuts, map_entries
 from pymq.columns.arrow_package import pa, pc
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.protocol.message import SYSTEM_PROPERTIES, TIMER_DELAY_MS
@@ -47,7 +47,7 @@ def as_table(table: Any) -> Any:  # of packages that have no types
             return table.to_arrow()
         if hasattr(table, "columns") and hasattr(table, "iloc"):
             return pa.Table.from_pandas(table, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(f"this is no table of messages: {error}") from error
     raise ConfigurationError(
         f"{type(table).__name__}: expected an Arrow table or record batch, a pandas or Polars "
@@ -57,6 +57,11 @@ def as_table(table: Any) -> Any:  # of packages that have no types
 
 def _as_array(name: object, values: Any) -> Any:
     if name == "properties" and isinstance(values, list | tuple):
+        for row, value in enumerate(values):
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigurationError(
+                    f"column properties: row {row} is {value!r:.80}, expected a mapping of strings"
+                )
         items = [None if value is None else list(value.items()) for value in values]
         return pa.array(items, _MAP)
     return values
@@ -66,7 +71,7 @@ def check_table(table: Any, topic: str | None) -> None:
     """Check the names and types of the columns.
 
     Raises:
-        ConfigurationError: a column is unknown, has another type, or one is missing.
+        ConfigurationError: a column is unknown, has another type, is there twice, or is missing.
     """
     known = ", ".join(_NAMES)
     for field in table.schema:
@@ -75,6 +80,8 @@ def check_table(table: Any, topic: str | None) -> None:
                 f"there is no column {field.name!r:.80} of messages to send, expected some of "
                 f"{known}; select those that are to be sent"
             )
+        if table.schema.names.count(field.name) > 1:
+            raise ConfigurationError(f"column {field.name} is there twice; rename or drop one")
         if not _fits(field.name, field.type):
             raise ConfigurationError(
                 f"column {field.name} is {field.type}, expected {_EXPECTED[field.name]}"
@@ -129,31 +136,72 @@ def pieces(table: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         LocalProtocolError: a row cannot be a message; the text names it.
     """
-    first = 0
     rows = max(1, min(ROWS_MAX, BYTES_MAX * len(table) // max(table.nbytes, 1)))
-    while first < len(table):
-        part = table.slice(first, rows).combine_chunks()
-        columns = {_NAMES[name]: _column(name, part.column(name)) for name in part.schema.names}
-        columns = {name: column for name, column in columns.items() if column is not None}
-        _check(columns, first)
-        yield first, columns
-        first += rows
+    for start in range(0, len(table), rows):
+        part = table.slice(start, rows)
+        # Those rows may be the table's large ones: Arrow joins no more than 2 GiB.
+        sizes = _body_bytes(part.column("body"))
+        for low, high in cuts(sizes, rows_max=rows, bytes_max=2 * BYTES_MAX):
+            piece, first = part.slice(low, high - low), start + low
+            columns = {
+                _NAMES[name]: _column(name, piece.column(name), first)
+                for name in piece.schema.names
+            }
+            columns = {name: column for name, column in columns.items() if column is not None}
+            _check(columns, first)
+            yield first, columns
 
 
-def _column(name: str, chunked: Any) -> Any:
+def _body_bytes(chunked: Any) -> Longs:
+    """Return the bytes of each row's body, whatever their type; there may be any number."""
+    found = []
+    for chunk in chunked.chunks:
+        is_dictionary = pa.types.is_dictionary(chunk.type)
+        values = chunk.dictionary if is_dictionary else chunk
+        lengths = pc.binary_length(values.cast(pa.large_binary()))
+        if is_dictionary:
+            lengths = lengths.take(chunk.indices)
+        found.append(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False))
+    return np.concatenate(found)
+
+
+def _column(name: str, chunked: Any, first: int) -> Any:
     if pa.types.is_null(chunked.type) and name not in ("body", "topic"):
         return None
-    if name == "keys" and (
-        pa.types.is_list(chunked.type) or pa.types.is_large_list(chunked.type)
-    ):
-        lists = chunked.cast(pa.list_(pa.string()))
-        chunked = pc.binary_join(lists, " ")
+    is_list = pa.types.is_list(chunked.type) or pa.types.is_large_list(chunked.type)
     kinds = {"properties": _MAP, "flag": pa.int32()}
+    kind = pa.list_(pa.string()) if is_list else kinds.get(name, pa.binary())
     try:
-        cast = chunked.cast(kinds.get(name, pa.binary()))
-    except pa.ArrowInvalid as error:
+        cast = _cast(chunked, kind).combine_chunks()
+    except pa.ArrowException as error:
         raise LocalProtocolError(f"column {name}: {error}") from error
-    return cast.combine_chunks() if isinstance(cast, pa.ChunkedArray) else cast
+    return _joined_keys(cast, first) if is_list else cast
+
+
+def _cast(chunked: Any, kind: Any) -> Any:
+    try:
+        return chunked.cast(kind)
+    except pa.ArrowInvalid:
+        # The offsets of a part count from the begin of an array that may be of any size.
+        return chunked.take(pa.array(np.arange(len(chunked)))).cast(kind)
+
+
+def _joined_keys(lists: Any, first: int) -> Any:
+    """Return each row's keys as ``join_keys`` does, binary; nulls are left out."""
+    keys = lists.flatten()
+    row = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    wrong = pc.or_(pc.equal(pc.binary_length(keys), 0), pc.match_substring(keys, " "))
+    if pc.any(wrong).as_py():
+        at = int(np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))[0])
+        raise LocalProtocolError(
+            f"row {first + row[at]}: key {keys[at].as_py()!r:.80}, expected a string without blanks"
+        )
+    if keys.null_count:
+        row = row[keys.is_valid().to_numpy(zero_copy_only=False)]
+        ends = np.cumsum(np.bincount(row, minlength=len(lists)))
+        offsets = pa.array(np.append(0, ends), pa.int32())
+        lists = pa.ListArray.from_arrays(offsets, keys.drop_null())
+    return pc.binary_join(lists, " ").cast(pa.binary())
 
 
 def _check(columns: dict[str, Any], first: int) -> None:
@@ -170,10 +218,8 @@ def _check(columns: dict[str, Any], first: int) -> None:
                 f"row {first + row}: tags {columns['tags'][row].as_py().decode()!r:.80}: a message "
                 "has one tag, '||' joins those that a consumer wants"
             )
-    if "topic" in columns and columns["topic"].null_count:
-        raise LocalProtocolError(f"column topic is null in some rows from row {first} on")
     if "properties" in columns:
-        names = columns["properties"].keys
+        _, names, _ = map_entries(columns["properties"])
         refused = sorted({*SYSTEM_PROPERTIES, TIMER_DELAY_MS})
         system = pc.is_in(names, pa.array(refused, pa.string()))
         if pc.any(system).as_py():

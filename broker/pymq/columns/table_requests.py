@@ -12,6 +12,7 @@ from pymq.columns.arrow_package import pa, pc
 from pymq.columns.encoding import encode_messages
 from pymq.columns.table import as_table, check_table, pieces
 from pymq.columns.unique_key_arrays import UniqueKeyArrays
+from pymq.errors import LocalProtocolError
 from pymq.protocol.java_hashes import java_hashes
 from pymq.protocol.record_batch import Longs
 from pymq.protocol.records_body import RecordsBody
@@ -79,11 +80,19 @@ class TableRequests:
         return np.ascontiguousarray(self._ids).view(f"S{width}").reshape(-1)
 
     def topics(self) -> list[str]:
-        """Return the topics of the rows."""
+        """Return the topics of the rows.
+
+        Raises:
+            LocalProtocolError: a row has none; the text names it.
+        """
         if self._topic is not None:
             return [self._topic]
-        found = pc.unique(self._table.column("topic").cast(pa.string())).to_pylist()
-        return [str(name) for name in found]
+        column = self._table.column("topic").cast(pa.string())
+        if column.null_count:
+            row = int(column.is_null().to_numpy().argmax())
+            raise LocalProtocolError(f"row {row}: topic is null, and a message needs one")
+        found: list[str] = pc.unique(column).to_pylist()
+        return found
 
     def parts(
         self, queue_count: Callable[[str], int], takes_records: Callable[[str], bool]
@@ -97,18 +106,24 @@ class TableRequests:
         Raises:
             LocalProtocolError: a row cannot be sent; the text names it.
         """
-        for first, columns in pieces(self._table):
-            requests: list[TableRequest] = []
-            for topic, rows in self._by_topic(columns):
-                of_topic = columns
-                if rows is not None:
-                    of_topic = {name: one.take(pa.array(rows)) for name, one in columns.items()}
-                else:
-                    rows = np.arange(len(columns["body"]))
-                requests += self._requests(
-                    topic, of_topic, rows + first, queue_count(topic), takes_records(topic)
-                )
-            yield requests
+        first = 0
+        try:
+            for first, columns in pieces(self._table):
+                requests: list[TableRequest] = []
+                for topic, rows in self._by_topic(columns):
+                    of_topic = columns
+                    if rows is not None:
+                        of_topic = {name: one.take(pa.array(rows)) for name, one in columns.items()}
+                    else:
+                        rows = np.arange(len(columns["body"]))
+                    requests += self._requests(
+                        topic, of_topic, rows + first, queue_count(topic), takes_records(topic)
+                    )
+                yield requests
+        except pa.ArrowException as error:  # of its limits, such as offsets of 32 bits
+            raise LocalProtocolError(
+                f"rows from row {first} on cannot be encoded together: {error}"
+            ) from error
 
     def _by_topic(self, columns: dict[str, Any]) -> list[tuple[str, Longs | None]]:
         if self._topic is not None:
@@ -142,6 +157,9 @@ class TableRequests:
             place=lambda row: f"row {rows[row]}",
         )
         encoded = messages.records(topic.encode()) if as_records else messages.entries()
+        if as_records and int(np.diff(encoded.start).max()) > self._message_bytes_max:
+            # A record takes more than an entry, and one may be too large for that alone.
+            encoded = messages.entries()
         for key_hash, low, high in groups:
             at = low
             for body in encoded.requests(low, high, bytes_max=self._batch_bytes):

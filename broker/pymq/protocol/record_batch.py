@@ -263,7 +263,7 @@ def equal_at(data: Bytes, positions: Longs, wanted: bytes) -> npt.NDArray[np.boo
     """
     equal = np.ones(len(positions), np.bool_)
     for at, word in _words(wanted):
-        words = np.ndarray((len(data) - word.itemsize + 1,), word.dtype, data, strides=(1,))
+        words = np.ndarray((max(len(data) - word.itemsize + 1, 0),), word.dtype, data, strides=(1,))
         equal &= words[positions + at] == word
     return equal
 

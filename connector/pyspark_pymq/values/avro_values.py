@@ -85,7 +85,7 @@ class AvroDecoder:
         fastavro = _fastavro()
         plan = plan_of(text)
         self._read = fastavro.schemaless_reader
-        self._schema = fastavro.parse_schema(plan.rewritten)
+        self._schema = _checked(fastavro.parse_schema(plan.rewritten))
         self._from_avro = plan.from_avro
         self._head = _MARK + _fingerprint(text)
         self._target = target
@@ -157,6 +157,39 @@ class AvroDecoder:
             return f"not a datum of the schema: {why}{other}"
         at = f"it goes on after {stream.tell()} of {len(body)} B"
         return f"not a datum of the schema: {at}{other}"
+
+
+class _Choices(list[Any]):
+    """The branches of a union or the symbols of an enum; a negative index is an error.
+
+    fastavro's compiled code adds the length to such an index before it asks for the item, so that
+    there seems to be none.
+    """
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if index < 0:
+            raise IndexError(f"index {index}")
+        return super().__getitem__(index)
+
+
+def _checked(schema: Any) -> Any:
+    """Return a parsed schema, as a plan rewrites it, that refuses negative indices in data."""
+    match schema:
+        case list():
+            return _Choices(map(_checked, schema))
+        case {"symbols": symbols}:
+            return schema | {"symbols": _Choices(symbols)}
+        case {"fields": fields}:
+            checked = [field | {"type": _checked(field["type"])} for field in fields]
+            return schema | {"fields": checked}
+        case {"items": items}:
+            return schema | {"items": _checked(items)}
+    return schema
 
 
 class AvroEncoder:

@@ -35,6 +35,7 @@ def encode_json(values: pa.Array, place: Place) -> pa.Array:
 
 def _texts(values: pa.Array, path: str, place: Place) -> pa.Array:
     """Return each value as JSON text; null for null."""
+    values = _small(values)
     kind = values.type
     if pa.types.is_struct(kind):
         return _objects(values, path, place)
@@ -63,7 +64,8 @@ def _texts(values: pa.Array, path: str, place: Place) -> pa.Array:
         text = time_us.cast(pa.timestamp("us")).cast(pa.string())
         text = pc.replace_substring(text, " ", "T")
         return _between('"', text, '"' if kind.tz is None else 'Z"')
-    return values.cast(pa.string())  # booleans and numbers
+    assert pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind), kind
+    return values.cast(pa.string())
 
 
 def _objects(values: pa.Array, path: str, place: Place) -> pa.Array:
@@ -93,7 +95,7 @@ def _objects(values: pa.Array, path: str, place: Place) -> pa.Array:
 def _maps(values: pa.Array, path: str, place: Place) -> pa.Array:
     values = _from_the_start(values)
     row_of = _row_of(values, place)
-    names = _quoted(values.keys)
+    names = _quoted(_small(values.keys))
     items = _or_null(_texts(values.items, f"{path}.value", row_of))
     return _bracketed("{", _between("", names, "", ":", items), values, "}")
 
@@ -139,6 +141,18 @@ def _constant(text: str) -> pa.Scalar:
 
 
 _NULL = pa.scalar(None, pa.string())
+
+
+def _small(values: pa.Array) -> pa.Array:
+    """Return strings or binary values with offsets of 32 bits; anything else as it is.
+
+    Spark's are larger with ``spark.sql.execution.arrow.useLargeVarTypes``.
+    """
+    if pa.types.is_large_string(values.type):
+        return values.cast(pa.string())
+    if pa.types.is_large_binary(values.type):
+        return values.cast(pa.binary())
+    return values
 
 
 def _from_the_start(values: pa.Array) -> pa.Array:

@@ -110,6 +110,22 @@ def test_a_slice_of_a_larger_batch() -> None:
     ]
 
 
+def test_what_is_beneath_a_null_map_is_not_sent() -> None:
+    """Arrow arrays may have entries there, which nobody sees."""
+    offsets = pa.array([0, 1, 2, 3], pa.int32())
+    maps = pa.MapArray.from_arrays(
+        offsets, ["a", "DELAY", "b"], ["1", "2", "3"], mask=pa.array([True, True, False])
+    )
+    assert maps.to_pylist() == [None, None, [("b", "3")]]
+    assert without_ids(encode(body=binary("x", "y", "z"), properties=maps)) == [
+        (b"x", {}),
+        (b"y", {}),
+        (b"z", {"b": "3"}),
+    ]
+    later = encode(body=binary("y", "z"), properties=maps[1:])
+    assert without_ids(later) == [(b"y", {}), (b"z", {"b": "3"})]
+
+
 def test_random_rows(seed: int) -> None:
     source = random.Random(seed)
 

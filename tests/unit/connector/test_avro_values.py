@@ -177,6 +177,36 @@ def test_junk_is_bad_or_a_datum(bodies: list[bytes]) -> None:
         assert (value is None) is (place in found.bad)
 
 
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "reason"),
+    [
+        ("string", b"\x06abc", b"\x01abc", "ends too soon"),
+        ("bytes", b"\x00", b"\x0fabc", "ends too soon"),
+        ({"type": "map", "values": "int"}, b"\x00", b"\x02\x01a\x02\x00", "ends too soon"),
+        (ENUM, b"\x02", b"\x01", "index -1"),
+        (ENUM, b"\x00", b"\x03", "index -2"),
+        (ENUM, b"\x00", b"\x04", "IndexError"),
+        (["null", "int"], b"\x02\x04", b"\x01\x04", "index -1"),
+        (["null", "int"], b"\x00", b"\x03", "index -2"),
+        (["null", ENUM], b"\x02\x02", b"\x02\x01", "index -1"),
+        (["int", "null", "string"], b"\x04\x02a", b"\x01\x02a", "index -1"),
+        ({"type": "array", "items": ["null", "int"]}, b"\x02\x00\x00", b"\x02\x03\x00", "index"),
+        ({"type": "map", "values": ENUM}, b"\x00", b"\x02\x02a\x01\x00", "index -1"),
+    ],
+)
+def test_what_is_negative_is_bad(kind: Any, good: bytes, bad: bytes, reason: str) -> None:
+    """Python would count from the end, or read all that there is."""
+    decode = decoder(record(("x", kind))).decode
+    for bodies in ([good, bad], [bad, good], [bad], [b"", bad]):
+        found = decode(pa.array(bodies, pa.binary()))
+        assert set(found.bad) == {at for at, body in enumerate(bodies) if body != good}
+        assert reason in found.bad[bodies.index(bad)]
+        assert all(found.values[at].as_py() is None for at in found.bad)
+
+
 def test_single_object_encoding() -> None:
     schema = record(("id", "long"), ("name", "string"), name="x.Y", doc="not part of the form")
     bare = datum(schema, {"id": -98, "name": "é"})

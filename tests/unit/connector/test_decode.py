@@ -210,6 +210,32 @@ def test_text_that_is_no_utf8() -> None:
     assert decode(stored)["key"].to_pylist() == [b"\xff"]
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [b"WAIT\x01true\x02a\x01%d\x02WAIT\x01%d\x02" % (n, n) for n in range(5)],
+        [b"a\x010\x02", b"a\x011\x02b\x011\x02a\x012\x02a\x013\x02", b"", b"b\x010\x02"],
+        [b"aa\x010\x02b\x011\x02", b"a\x010\x02ab\x011\x02", b"aa\x010\x02aa\x011\x02"],
+        [b"\xff\x010\x02\xfe\x011\x02"],  # one name, when it is text
+        [b"a\x010\x02b\x011\x02", b"b\x010\x02c\x011\x02"],
+        [b"", b""],
+    ],
+    ids=["alike", "mixed", "of two lengths", "no UTF-8", "none twice", "nothing"],
+)
+def test_a_property_that_comes_twice_is_there_once(texts: list[bytes]) -> None:
+    """As for consumers the last one counts; Spark refuses to work with maps that have both."""
+    stored = [record(properties=text, queue_offset=n) for n, text in enumerate(texts)]
+    wanted = []
+    for text in texts:
+        pieces = text.decode("utf-8", "replace").split("\x02")
+        wanted.append(dict(piece.split("\x01") for piece in pieces if piece))
+    for skipped in (0, 1):
+        kept = np.arange(len(stored)) >= skipped
+        found = decode(stored, kept=kept)["properties"].to_pylist()
+        assert list(map(dict, found)) == wanted[skipped:]
+        assert list(map(len, found)) == list(map(len, wanted[skipped:]))
+
+
 def test_tags_are_compared_exactly() -> None:
     """Brokers compare Java's 32-bit hash: "Aa" and "BB" are one to them."""
     tags = ["Aa", "BB", "Aa", None, "C"]

@@ -131,6 +131,29 @@ def test_rows_that_have_no_json(ddl: str, rows: list[Any], text: str) -> None:
     assert text in str(caught.value)
 
 
+def test_large_types_are_written_as_the_small_ones() -> None:
+    """What Spark hands over with spark.sql.execution.arrow.useLargeVarTypes."""
+    small = [("s", pa.string()), ("b", pa.binary()), ("m", pa.map_(pa.string(), pa.binary()))]
+    text, data = pa.large_string(), pa.large_binary()
+    large = [("s", text), ("b", data), ("m", pa.map_(text, data))]
+    rows = [
+        {"s": 'green "tea"', "b": b"\xff\x00", "m": [("a\n", b"1"), ("b", None)]},
+        {"s": None, "b": None, "m": None},
+        None,
+        {"s": "", "b": b"", "m": []},
+    ]
+
+    def documents(fields: list[tuple[str, pa.DataType]]) -> list[bytes | None]:
+        kind = pa.struct([*fields, ("l", pa.list_(pa.struct(fields)))])
+        nested = [None if row is None else {**row, "l": [row, None]} for row in rows]
+        found: list[bytes | None] = encode_json(pa.array(nested, kind)[1:], str).to_pylist()
+        return found
+
+    assert documents(large) == documents(small)
+    values = pa.StructArray.from_arrays([pa.array(["green tea"], text)], ["item"])
+    assert encode_json(values, str).to_pylist() == [b'{"item":"green tea"}']
+
+
 def test_values_under_a_null_are_not_looked_at() -> None:
     child = pa.array([1.0, float("nan")])
     mask = pa.array([False, True])

@@ -119,3 +119,10 @@ def test_equal_at(text: bytes, data: st.DataObject) -> None:
     positions = np.arange(len(text) - length + 1)
     result = equal_at(np.frombuffer(text, np.uint8), positions, wanted)
     assert result.tolist() == [text[p : p + length] == wanted for p in positions]
+
+
+def test_equal_at_no_position_of_data_that_is_too_short() -> None:
+    """No row has a tag of that length, and all properties together are shorter."""
+    for size in (0, 2):
+        nowhere = np.empty(0, np.int64)
+        assert equal_at(np.zeros(size, np.uint8), nowhere, b"longer than that").tolist() == []
