@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
-from tests.cluster.played import closed_address
-from tests.cluster.running import run
+from tests.cluster.played import PlayedBroker, PlayedNameServer, closed_address, route_to
+from tests.cluster.running import LIMITS, run
 from tests.cluster.scenarios import create_topic
 
 from pymq.client.consuming.consumer import Consumer
@@ -23,6 +23,7 @@ from pymq.errors import (
 )
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import TopicRoute
+from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message
 from pymq.testing.cluster import Cluster
@@ -252,6 +253,22 @@ def test_a_master_that_has_become_a_slave_is_left_for_the_new_one(retries: int) 
     run(test())
 
 
+def test_a_broker_with_a_new_address_hears_of_a_producer_that_also_used_a_topic_now_gone() -> None:
+    async def test(names: PlayedNameServer, old: PlayedBroker, new: PlayedBroker) -> None:
+        async with Producer(names.address, **LIMITS) as producer:
+            for topic in ("live", "gone"):
+                names.routes[topic] = route_to(old.address)
+                await producer.send(Message(topic, b"x"))
+            del names.routes["gone"]
+            names.routes["live"] = route_to(new.address)
+            await asyncio.to_thread(old.stop)
+            await producer.send(Message("live", b"x"))
+            assert new.requests[0].code == RequestCode.HEART_BEAT
+
+    with PlayedNameServer() as names, PlayedBroker() as old, PlayedBroker() as new:
+        run(test(names, old, new))
+
+
 WAYS = ("send", "send_batch", "send_columns", "a batcher", "a batcher with keys")
 
 
@@ -283,6 +300,26 @@ def test_a_first_send_waits_for_the_only_broker_of_its_topic(way: str) -> None:
 
         run(test())
         assert len(cluster.messages("orders")) == 1
+
+
+def test_a_batcher_forgets_topics_that_are_not_sent_to_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pymq.client.sending.batcher.TOPIC_COUNT", 4)
+
+    async def test() -> None:
+        async with (
+            FakeBroker() as broker,
+            Producer(broker.address, **LIMITS) as producer,
+            Batcher(producer) as batcher,
+        ):
+            for day in range(20):
+                for key in (None, "k"):
+                    await batcher.send(Message(f"day-{day}", b"x"), sharding_key=key)
+            assert len(batcher._gathered) <= 8
+        assert len(broker.sent) == 40
+
+    run(test())
 
 
 @pytest.mark.parametrize("is_placed", [False, True])

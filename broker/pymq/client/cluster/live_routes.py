@@ -2,7 +2,9 @@
 
 A route is read again when it is older than ``age_s``; at once when a send or a pull found it
 wrong; often while a broker with slaves has no master, and after a topic has come to another broker;
-within a second when it is only borrowed from ``TBW102``.
+within a second when it is only borrowed from ``TBW102``. One that no name server gives stays in
+use, and is asked for less and less often. It is forgotten when name servers have known its brokers
+for a while, and not its topic.
 """
 
 import asyncio
@@ -33,6 +35,8 @@ _log = logging.getLogger(__name__)
 ROUTE_READ_MIN_S = 0.2
 #: How often we look for routes that are old.
 ROUTE_CHECK_S = 1.0
+#: So many are read at a time: one that a silent name server is asked for does not delay the others.
+ROUTE_READS_MAX = 16
 
 
 class LiveRoutes:
@@ -43,7 +47,7 @@ class LiveRoutes:
         tasks: owner of the requests that several callers wait for.
         age_s: routes are read again when they are older.
         check_open: raises when the client is not open.
-        on_change: called with each topic whose route has changed.
+        on_change: called with each topic whose route has changed, or was forgotten.
         clock: for the routes' age.
     """
 
@@ -139,14 +143,15 @@ class LiveRoutes:
     async def refresh(self) -> int:
         """Read the routes again that are old or doubted; return how many."""
         stale = self._table.stale(self._clock.monotonic_s())
-        for topic in stale:
-            error = await self._reading.wait_result(topic)
-            if error is None or isinstance(error, TopicNotExist):
-                self._troubles.over("routes", "routes are read again")
-            else:
-                self._troubles.warn(
-                    "routes", "routes cannot be read again, the old ones stay in use: %s", error
-                )
+        for first in range(0, len(stale), ROUTE_READS_MAX):
+            topics = stale[first : first + ROUTE_READS_MAX]
+            for error in await asyncio.gather(*map(self._reading.wait_result, topics)):
+                if error is None or isinstance(error, TopicNotExist):
+                    self._troubles.over("routes", "routes are read again")
+                else:
+                    self._troubles.warn(
+                        "routes", "routes cannot be read again, the old ones stay in use: %s", error
+                    )
         return len(stale)
 
     def _may_read(self, topic: str) -> bool:
@@ -159,8 +164,14 @@ class LiveRoutes:
         except PymqError as error:
             # Also when the topic has no route any more the old one is kept, as official
             # clients do: a broker that restarts comes back to it.
-            if isinstance(error, TopicNotExist):
+            is_missing = isinstance(error, TopicNotExist)
+            if is_missing:
                 self._table.miss(topic)
+            is_certain = not getattr(error, "__notes__", ())  # all name servers say so
+            now_s = self._clock.monotonic_s()
+            if self._table.keep_watched(topic, now_s, is_missing=is_missing and is_certain):
+                self._read_at.pop(topic, None)
+                self._changed(topic)
             return error
         self._read_at[topic] = self._clock.monotonic_s()
         self._put(route)
@@ -184,6 +195,9 @@ class LiveRoutes:
             return False
 
     def _put(self, route: Route) -> None:
-        changed = self._table.put(route, self._clock.monotonic_s())
-        if changed and self._on_change is not None:
-            self._on_change(route.topic)
+        if self._table.put(route, self._clock.monotonic_s()):
+            self._changed(route.topic)
+
+    def _changed(self, topic: str) -> None:
+        if self._on_change is not None:
+            self._on_change(topic)

@@ -25,6 +25,8 @@ MISSED_COUNT_MAX = 1_000
 #: A known topic is not believed to be gone before name servers have said so for this long: one
 #: that has just started knows of no broker until the next registration, every 30 s.
 MISSING_S = 60.0
+#: A route that no name server gave is asked for again so soon, then in twice the time, and so on.
+UNREAD_AGE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,15 @@ def route_addresses(route: Route | None) -> frozenset[str]:
 @dataclass(slots=True)
 class _Entry:
     route: Route
+    #: When it was last asked for.
     fetched_s: float
+    #: When a name server gave it.
+    read_s: float
     is_doubted: bool = False
     #: Since when name servers say that there is no such topic; ``None``: they do not.
     missing_since_s: float | None = None
+    #: Since when it is asked for in vain, and again soon; ``None``: it is not.
+    unread_since_s: float | None = None
     #: When it lost an address that has not come back; ``None``: it has all it ever had.
     left_s: float | None = None
     #: Since when a broker with slaves has no master; ``None``: they have.
@@ -103,6 +110,8 @@ class RouteTable:
     _entries: dict[str, _Entry] = field(default_factory=dict)
     #: Topics that were looked for when there were none, the last ones of them; values say nothing.
     _missed: dict[str, None] = field(default_factory=dict)
+    #: Broker name -> when a route that a name server gave last named it.
+    _named_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def topics(self) -> list[str]:
@@ -125,7 +134,7 @@ class RouteTable:
 
     def _is_stale(self, entry: _Entry, now_s: float) -> bool:
         age_s = self.age_s
-        if entry.route.is_provisional or entry.missing_since_s is not None:
+        if entry.route.is_provisional:
             age_s = min(age_s, PROVISIONAL_AGE_S)
         elif entry.left_s is not None and now_s - entry.left_s < LEFT_S:
             age_s = min(age_s, LEFT_AGE_S)
@@ -134,6 +143,8 @@ class RouteTable:
             age_s = min(age_s, ELECTION_AGE_S)
         if entry.grown_s is not None:
             age_s = min(age_s, max(GROWN_AGE_S, entry.fetched_s - entry.grown_s))
+        if entry.unread_since_s is not None:
+            age_s = min(age_s, max(UNREAD_AGE_S, entry.fetched_s - entry.unread_since_s))
         return entry.is_doubted or now_s - entry.fetched_s >= age_s
 
     def put(self, route: Route, now_s: float) -> RouteDifference:
@@ -155,9 +166,10 @@ class RouteTable:
         if self._has_grown(entry, route):
             grown_s = now_s
         self._entries[route.topic] = _Entry(
-            route, now_s, left_s=left_s, without_master_s=without_master_s, grown_s=grown_s
+            route, now_s, now_s, left_s=left_s, without_master_s=without_master_s, grown_s=grown_s
         )
         self._missed.pop(route.topic, None)
+        self._named_s.update(dict.fromkeys(route.addresses, now_s))
         return change
 
     def _has_grown(self, entry: _Entry | None, route: Route) -> bool:
@@ -205,12 +217,53 @@ class RouteTable:
         self._entries[topic] = _Entry(
             entry.route,
             now_s,
+            entry.read_s,
             missing_since_s=since_s,
+            # Not while nobody answers: callers wait for that.
+            unread_since_s=since_s,
             left_s=entry.left_s,
             without_master_s=entry.without_master_s,
             grown_s=entry.grown_s,
         )
         return entry.route
+
+    def keep_watched(self, topic: str, now_s: float, *, is_missing: bool) -> bool:
+        """Go on with a route that is read in the background, because no name server gave a new one.
+
+        A broker that name servers do not know may be reached all the same, or come back with its
+        topics: for that a route waits, however long. Its topic is believed to be gone only when
+        they know the broker, and not the topic, for ``MISSING_S``.
+
+        Args:
+            topic: which.
+            now_s: when that was found out.
+            is_missing: all name servers were asked, and say that there is no such topic.
+
+        Returns:
+            Was the route forgotten?
+        """
+        entry = self._entries.get(topic)
+        if entry is None:
+            return False
+        entry.fetched_s, entry.is_doubted = now_s, False
+        if entry.unread_since_s is None:
+            entry.unread_since_s = now_s
+        if not is_missing:
+            entry.missing_since_s = None
+        elif entry.missing_since_s is None:
+            entry.missing_since_s = now_s
+        elif now_s - entry.missing_since_s >= MISSING_S and self._is_gone(entry):
+            del self._entries[topic]
+            self.miss(topic)
+            return True
+        return False
+
+    def _is_gone(self, entry: _Entry) -> bool:
+        """Were all brokers of a missing topic named by other routes since it is missing?"""
+        assert entry.missing_since_s is not None
+        return entry.route.is_provisional or all(
+            self._named_s[name] > entry.missing_since_s for name in entry.route.addresses
+        )
 
     def doubt(self, topic: str) -> None:
         """Make a topic's route stale, because something it says turned out wrong."""
@@ -223,9 +276,12 @@ class RouteTable:
         self._entries.pop(topic, None)
 
     def addresses(self) -> dict[str, dict[int, str]]:
-        """Return broker name -> broker id -> address over all routes: who gets heartbeats."""
+        """Return broker name -> broker id -> address over all routes: who gets heartbeats.
+
+        A broker is where the route says that was read last; others may be of topics that it has no
+        more, or that were not read since it came back elsewhere.
+        """
         merged: dict[str, dict[int, str]] = {}
-        for entry in self._entries.values():
-            for name, known in entry.route.addresses.items():
-                merged.setdefault(name, {}).update(known)
+        for entry in sorted(self._entries.values(), key=lambda entry: entry.read_s):
+            merged.update(entry.route.addresses)
         return merged

@@ -42,6 +42,8 @@ AGAIN_S = 1.0
 UNLOCK_S = 1.0
 #: A queue that is refused for longer than any broker keeps the lock of a member that is gone.
 REFUSED_S = 90.0
+#: A queue that is refused is asked for again in about a second; after so long it was not wanted.
+UNWANTED_S = 60.0
 
 
 @dataclass(slots=True)
@@ -84,8 +86,8 @@ class QueueLocks:
         self._locks: dict[MessageQueue, _Lock] = {}
         self._doubted = asyncio.Event()
         self._troubles = SaidOnce(_log)
-        #: Queue -> since when it is refused; monotonic.
-        self._refused_since_s: dict[MessageQueue, float] = {}
+        #: Queue -> since when it is refused, and when it last was; monotonic.
+        self._refused_s: dict[MessageQueue, tuple[float, float]] = {}
 
     def is_valid(self, queue: MessageQueue) -> bool:
         """Is a queue surely ours? For any thread."""
@@ -205,14 +207,18 @@ class QueueLocks:
     def _note_refused(self, asked: Iterable[MessageQueue], granted: set[MessageQueue]) -> None:
         """Say once of a queue that another member has had it for very long."""
         now_s = time.monotonic()
+        unwanted = {one for one, (_, at_s) in self._refused_s.items() if now_s - at_s > UNWANTED_S}
+        for queue in granted | unwanted:
+            self._refused_s.pop(queue, None)
+            self._troubles.over(("refused", queue))
         for queue in asked:
-            cause = ("refused", queue)
             if queue in granted:
-                self._refused_since_s.pop(queue, None)
-                self._troubles.over(cause)
-            elif now_s - self._refused_since_s.setdefault(queue, now_s) > REFUSED_S:
+                continue
+            since_s, _ = self._refused_s.get(queue, (now_s, now_s))
+            self._refused_s[queue] = (since_s, now_s)
+            if now_s - since_s > REFUSED_S:
                 self._troubles.warn(
-                    cause,
+                    ("refused", queue),
                     "group %r, topic %r, %s:%d: this queue should be ours, but another member has "
                     "had its lock for %.0f s: its handler hangs, or not all members divide the "
                     "queues in the same way (`allocation`)",
@@ -220,7 +226,7 @@ class QueueLocks:
                     queue.topic,
                     queue.broker_name,
                     queue.queue_id,
-                    now_s - self._refused_since_s[queue],
+                    now_s - since_s,
                 )
 
     async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:

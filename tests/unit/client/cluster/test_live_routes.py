@@ -15,6 +15,7 @@ from pymq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 from pymq.protocol.codes import RequestCode
 
 GONE = TopicNotExist("no route info", code=17)
+AWAY = ConnectionFailed("no name server answers")
 
 
 class ManualClock(Clock):
@@ -35,6 +36,8 @@ class FakeNameServers:
         self.answers: dict[str, TopicRoute | PymqError] = {}
         self.cluster: ClusterInfo | PymqError = ClusterInfo()
         self.asked: list[str] = []
+        #: Topics that are asked about in vain.
+        self.silent: set[str] = set()
 
     async def ask(self, make: Callable[[], Operation[Any]]) -> TopicRoute | ClusterInfo:
         request = make().request
@@ -42,6 +45,8 @@ class FakeNameServers:
         if request.code != RequestCode.GET_BROKER_CLUSTER_INFO:
             topic = str((request.fields or {})["topic"])
             self.asked.append(topic)
+            if topic in self.silent:
+                await asyncio.Event().wait()
             answer = self.answers.get(topic, GONE)
         if isinstance(answer, PymqError):
             raise answer
@@ -64,6 +69,17 @@ class Bed:
             on_change=self.changed.append,
             clock=self.clock,
         )
+
+    async def pass_s(self, time_s: float) -> dict[str, list[float]]:
+        """Let time pass, refreshing routes twice a second; return when each topic was asked for."""
+        begun_s, asked = self.clock.now_s, dict[str, list[float]]()
+        while self.clock.now_s < begun_s + time_s:
+            self.servers.asked.clear()
+            await self.routes.refresh()
+            for topic in self.servers.asked:
+                asked.setdefault(topic, []).append(self.clock.now_s - begun_s)
+            self.clock.now_s += 0.5
+        return asked
 
     def _check_open(self) -> None:
         if not self.is_open:
@@ -114,7 +130,7 @@ def test_a_doubted_route_is_read_again() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("error", [GONE, ConnectionFailed("no name server answers")])
+@pytest.mark.parametrize("error", [GONE, AWAY])
 def test_without_a_new_route_the_old_one_is_kept(error: PymqError) -> None:
     async def test(bed: Bed) -> None:
         bed.servers.answers["T"] = of_queues(2)
@@ -123,6 +139,91 @@ def test_without_a_new_route_the_old_one_is_kept(error: PymqError) -> None:
         bed.clock.now_s += 31
         assert await bed.routes.route("T", refresh=True) is old
         assert bed.servers.asked == ["T", "T"]
+
+    run(test)
+
+
+def test_a_topic_that_is_gone_is_asked_for_less_and_less_often_and_forgotten() -> None:
+    """Its broker is known, with other topics."""
+
+    async def test(bed: Bed) -> None:
+        for topic in ("T", "gone"):
+            bed.servers.answers[topic] = of_queues(2)
+            await bed.routes.route(topic)
+        bed.servers.answers["gone"] = GONE
+        bed.clock.now_s += 30
+        bed.changed.clear()
+        asked = await bed.pass_s(200)
+        assert asked["gone"] == [0, 1, 2, 4, 8, 16, 32, 62]
+        assert asked["T"] == [0, 30, 60, 90, 120, 150, 180]
+        assert bed.routes.find("gone") is None and bed.changed == ["gone"]
+        with pytest.raises(RouteNotFound):
+            await bed.routes.route("gone")
+        bed.servers.answers["gone"] = of_queues(4)
+        assert len((await bed.routes.route("gone")).read_queues) == 4
+
+    run(test)
+
+
+@pytest.mark.parametrize("error", [GONE, AWAY])
+def test_a_topic_whose_broker_is_away_is_waited_for(error: PymqError) -> None:
+    async def test(bed: Bed) -> None:
+        for topic in ("T", "U"):
+            bed.servers.answers[topic] = of_queues(2)
+            await bed.routes.route(topic)
+            bed.servers.answers[topic] = error
+        bed.clock.now_s += 30
+        for topics in (await bed.pass_s(180)).values():
+            assert topics == [0, 1, 2, 4, 8, 16, 32, 62, 92, 122, 152]
+        assert bed.routes.addresses() == {"a": {0: "a:1"}}
+        bed.servers.answers["U"] = of_queues(2, "a:9")
+        bed.routes.doubt("U")  # a pull or a send failed
+        assert (await bed.pass_s(0.5))["U"] == [0]
+        assert bed.routes.addresses() == {"a": {0: "a:9"}}
+
+    run(test)
+
+
+def test_a_topic_is_not_gone_while_a_name_server_could_not_be_asked() -> None:
+    async def test(bed: Bed) -> None:
+        for topic in ("T", "U"):
+            bed.servers.answers[topic] = of_queues(2)
+            await bed.routes.route(topic)
+        bed.servers.answers["U"] = doubtful = TopicNotExist("no route info", code=17)
+        doubtful.add_note("cannot connect to ns:2")
+        assert len((await bed.pass_s(600))["U"]) < 30
+        assert bed.routes.find("U") is not None
+        bed.servers.answers["U"] = GONE
+        await bed.pass_s(120)
+        assert bed.routes.find("U") is None
+
+    run(test)
+
+
+def test_a_borrowed_route_of_a_topic_that_nobody_creates_is_forgotten() -> None:
+    async def test(bed: Bed) -> None:
+        bed.servers.answers["TBW102"] = of_queues(8)
+        await bed.routes.route("T", create_queue_count=4)
+        asked = (await bed.pass_s(200))["T"]
+        assert asked[0] == 1 and asked[-1] < 70
+        assert bed.routes.find("T") is None
+
+    run(test)
+
+
+def test_a_route_that_no_name_server_gives_keeps_no_other_waiting() -> None:
+    async def test(bed: Bed) -> None:
+        for topic in ("silent", "T"):
+            bed.servers.answers[topic] = of_queues(2)
+            await bed.routes.route(topic)
+        bed.servers.silent.add("silent")
+        bed.servers.answers["T"] = of_queues(2, "a:9")
+        bed.clock.now_s += 30
+        refreshing = asyncio.ensure_future(bed.routes.refresh())
+        async with asyncio.timeout(60):
+            while bed.routes.addresses() != {"a": {0: "a:9"}}:
+                await asyncio.sleep(0)
+        refreshing.cancel()
 
     run(test)
 
@@ -136,7 +237,7 @@ def test_a_topic_without_a_route() -> None:
         bed.servers.answers["TBW102"] = of_queues(8)
         borrowed = await bed.routes.route("T", create_queue_count=4)
         assert borrowed.is_provisional and len(borrowed.write_queues) == 4
-        bed.servers.answers["U"] = ConnectionFailed("no name server answers")
+        bed.servers.answers["U"] = AWAY
         with pytest.raises(ConnectionFailed):
             await bed.routes.route("U", create_queue_count=4)
 

@@ -338,3 +338,15 @@ def test_all_addresses_of_all_routes() -> None:
     table.put(existing_route("T", found(A)), 0.0)
     table.put(existing_route("U", found(("b", {0: "b:1"}, 1, 1, READ_WRITE))), 0.0)
     assert table.addresses() == {"a": {0: "a:1", 1: "a:2", 2: "a:3"}, "b": {0: "b:1"}}
+
+
+def test_the_route_that_was_read_last_says_where_a_broker_is() -> None:
+    """A topic that is gone names the address that its broker had when it was there."""
+    table = RouteTable(30.0)
+    at_first = found(("a", {0: "a:1", 1: "a:2"}, 1, 1, READ_WRITE))
+    for topic in ("T", "gone"):
+        table.put(existing_route(topic, at_first), 100.0)
+    table.put(existing_route("T", found(("a", {0: "a:9"}, 1, 1, READ_WRITE))), 130.0)
+    for now_s in (131.0, 132.0):
+        table.keep("gone", now_s, is_missing=True)
+        assert table.addresses() == {"a": {0: "a:9"}}

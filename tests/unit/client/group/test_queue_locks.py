@@ -1,6 +1,7 @@
 """Locks on queues: kept alive, in doubt, confirmed, lost."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,3 +183,27 @@ def test_a_queue_that_is_refused_for_long_says_so_once(
 
     asyncio.run(test())
     assert caplog.text.count("this queue should be ours, but another member has had its lock") == 1
+
+
+def test_a_queue_that_changes_hands_now_and_then_was_not_refused_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = SimpleNamespace(now_s=1_000.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr("pymq.client.group.queue_locks.time", clock)
+
+    async def test() -> None:
+        member = Member()
+        member.brokers.granted = set()
+        for _ in range(2):
+            caplog.clear()
+            for _ in range(3):  # Wanted for a moment, every two weeks, and not given free yet.
+                await member.locks.lock([ONE])
+                clock.now_s += 14 * 24 * 3600
+            assert not caplog.records
+            for _ in range(100):
+                await member.locks.lock([ONE])
+                clock.now_s += 1
+            assert caplog.text.count("has had its lock for 91 s") == len(caplog.records) == 1
+
+    asyncio.run(test())
