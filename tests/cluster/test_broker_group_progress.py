@@ -173,3 +173,22 @@ def test_a_group_may_be_forbidden_to_read_a_topic(tmp_path: Path) -> None:
         assert GroupTable.decode(answer.body).forbidden == {}
 
     serve(tmp_path, check)
+
+
+def test_what_was_forbidden_to_a_deleted_group_is_not_to_another_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        await _fill(peer)
+        forbid = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+        await _ask(peer, forbid, group="g", topic="T", readable=False)
+        # Those that never were groups can be freed of it, too.
+        await _ask(peer, forbid, group="unknown", topic="T", readable=False)
+        for group in ("g", "unknown"):
+            await _ask(peer, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group)
+        answer = await _ask(peer, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        assert GroupTable.decode(answer.body).forbidden == {}
+        await peer.heartbeat("c1", consumer("g", "T"))
+        assert (await peer.pull("T", 0, sysFlag=0)).code == ResponseCode.SUCCESS
+
+    serve(tmp_path, check)

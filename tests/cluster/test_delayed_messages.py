@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, properties_sent, records, serve
 
+from pymq.broker.ha.offset_followers import OffsetFollowers, offset_followers_of
 from pymq.clock import Clock
-from pymq.protocol.bodies import KVTable
+from pymq.protocol.bodies import DelayOffsetTable, KVTable
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.names import SCHEDULE_TOPIC
@@ -117,6 +118,29 @@ def test_a_restart_delivers_what_waits_and_nothing_twice(tmp_path: Path) -> None
         assert record.body == b"last"
 
     serve(tmp_path, nothing_more, store=STORE)
+
+
+def test_what_a_slave_has_delivered_is_saved_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash before the master's first delivery would have it delivered again."""
+    made: list[OffsetFollowers] = []
+
+    def making(*parts: Any) -> OffsetFollowers:
+        made.append(offset_followers_of(*parts))
+        return made[-1]
+
+    monkeypatch.setattr("pymq.broker.assembly.offset_followers_of", making)
+
+    async def check(peer: Peer) -> None:
+        (followers,) = made
+        followers.take_delays(DelayOffsetTable(offsets={2: 9}))
+        path = tmp_path / "config" / "delayOffset.json"
+        async with asyncio.timeout(60):
+            while not path.exists() or '"2":9' not in path.read_text():
+                await asyncio.sleep(0.02)
+
+    serve(tmp_path, check, store=STORE)
 
 
 def test_many_due_at_once_do_not_keep_producers_waiting(tmp_path: Path) -> None:

@@ -67,11 +67,29 @@ def test_a_timer_message_wakes_a_pull_when_it_is_due(
     serve(tmp_path, check, store=FINE, flush=flush)
 
 
-async def timer_count(peer: Peer, topic: str) -> int:
-    """Return how many timer messages of a topic wait."""
+async def timer_counts(peer: Peer) -> dict[str, int]:
+    """Return how many timer messages of each topic wait."""
     metrics = await peer.ask(RequestCode.GET_TIMER_METRICS)
     counts = TimerMetricsTable.decode(bytes(metrics.body)).counts
-    return counts[topic].count if topic in counts else 0
+    return {topic: one.count for topic, one in counts.items()}
+
+
+async def timer_count(peer: Peer, topic: str) -> int:
+    """Return how many timer messages of a topic wait."""
+    return (await timer_counts(peer)).get(topic, 0)
+
+
+def test_a_deleted_topic_is_forgotten(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await peer.send("T", b"x", properties="TIMER_DELAY_SEC\x01100000")
+        async with asyncio.timeout(60):
+            while await timer_counts(peer) != {"T": 1}:
+                await asyncio.sleep(0.02)
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        assert await timer_counts(peer) == {}
+
+    serve(tmp_path, check, store=FINE)
 
 
 def test_a_restart_delivers_what_waits_and_nothing_twice(tmp_path: Path) -> None:

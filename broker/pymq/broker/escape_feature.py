@@ -104,7 +104,6 @@ class _Errands:
             files,
             self._writer,
             site.clock,
-            lambda: site.store.dispatch.store_timestamp,
             TimerMetrics(site.clock),
             TimerSettings(
                 precision_ms=site.store_config.timer_precision_ms,

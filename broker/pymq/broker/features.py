@@ -34,6 +34,7 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
     """Delayed messages."""
     levels_ms = site.store_config.delay_levels_ms
     offsets = DelayOffsets(site.clock)
+    save_soon = core.saving.add("delayOffset.json", offsets)
     schedule = Schedule(
         site.store,
         DueMessages(site.store_config, site.store_host),
@@ -44,7 +45,7 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         wait_in_memory=core.responses.wait_in_memory,
         wait_entries=core.responses.wait_entries,
         wait_flushed=core.flusher.wait_flushed,
-        save_soon=core.saving.add("delayOffset.json", offsets),
+        save_soon=save_soon,
         save_interval_s=site.config.delay_flush_interval_ms / 1000,
     )
     core.hooks.add(
@@ -54,11 +55,16 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         functools.partial(park_staged, len(levels_ms)),
     )
     core.arrivals.subscribe(schedule.take)
+
     def table() -> DelayOffsetTable:
         return offsets.table_of(schedule.cursors(), schedule.ahead())
 
+    def take_back(told: DelayOffsetTable) -> None:
+        if offsets.take_back(told):
+            save_soon()
+
     core.offset_followers.delays = table
-    core.offset_followers.take_delays = offsets.take_back
+    core.offset_followers.take_delays = take_back
     core.reports.append(schedule.report)
     return Feature(handlers=DelayHandlers(table).table(), duties=[schedule])
 

@@ -182,6 +182,7 @@ class Flusher:
             job = durability.begin_flush()
             end = job.physical_end
             await self._work.run(job.run, functools.partial(durability.finish_flush, job))
+            self._reported.pop("log flush", None)
         except FlushFailed as error:
             reason, self._has_failed = f"the disk failed: {error}", True
             self._report("log flush", error)
@@ -225,6 +226,7 @@ class Flusher:
             job = durability.begin_commit()
             if job is not None:
                 await self._work.run(job.run, functools.partial(durability.finish_commit, job))
+                self._reported.pop("commit", None)
 
     async def flush_due_queues(self) -> None:
         """Flush consume queues and key index when it is time, or when an index file is full."""
@@ -240,6 +242,7 @@ class Flusher:
             try:
                 job = durability.begin_queue_flush()
                 await self._work.run(job.run, functools.partial(durability.finish_queue_flush, job))
+                self._reported.pop("queue flush", None)
             except StoreError as error:
                 self._report("queue flush", error)
 
@@ -249,7 +252,7 @@ class Flusher:
         await self.flush_queues()
 
     def _report(self, what: str, error: StoreError) -> None:
-        """Log a failure, once for as long as it stays the same."""
+        """Log a failure, once for as long as it stays the same and nothing succeeds."""
         if self._reported.get(what) != str(error):
             self._reported[what] = str(error)
             _log.error("%s failed: %s", what, error)

@@ -33,11 +33,11 @@ def make_timers(site: Site, tables: Tables, core: Core) -> Feature:
     core.saving.add_periodic(
         "timermetrics", metrics, interval_s=config.offset_flush_interval_ms / 1000
     )
+    core.deletions.topics.append(metrics.forget)
     timers = Timers(
         store.timers,
         core.log_writer,
         site.clock,
-        lambda: store.dispatch.store_timestamp,
         metrics,
         TimerSettings(
             precision_ms=store_config.timer_precision_ms,

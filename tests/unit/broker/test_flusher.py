@@ -207,6 +207,54 @@ def test_a_failed_flush_is_told_to_all_who_wait_and_named_once(
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("step", "job", "what"),
+    [
+        (Flusher.flush, "begin_flush", "log flush"),
+        (Flusher.commit_due, "begin_commit", "commit"),
+        (Flusher.flush_queues, "begin_queue_flush", "queue flush"),
+    ],
+)
+def test_an_error_is_said_once_and_again_when_it_comes_back(
+    tmp_path: Path,
+    executor: ThreadPoolExecutor,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Callable[[Flusher], Awaitable[None]],
+    job: str,
+    what: str,
+) -> None:
+    """Months later, for one: who has it fixed the first time would not hear of the second."""
+    monkeypatch.setattr(flusher_module, "COMMIT_RETRY_S", 0.0)
+    store = open_store(tmp_path, files=FailingFiles(), transient_pool=True)
+
+    def fails() -> None:
+        raise StoreError("too many open files")
+
+    async def inside() -> None:
+        flusher = Flusher(
+            store,
+            executor,
+            Clock(),
+            commit_interval_s=0.0,
+            interval_s=0.0,
+            queue_interval_s=0.0,
+            timeout_s=DEADLINE_S,
+        )
+        for count in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(store.durability, job, fails)
+                for _ in range(3):
+                    await step(flusher)
+            assert caplog.text.count(f"{what} failed: too many open files") == count
+            put_ok(store, record())
+            await step(flusher)
+        await flusher.close()
+
+    asyncio.run(asyncio.wait_for(inside(), DEADLINE_S))
+    store.close()
+
+
 def test_few_pages_wait_for_the_thorough_interval(
     tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:

@@ -101,6 +101,8 @@ class ReviveJournal:
         self._visible_ends = [0] * queue_count
         #: Of each, how many records of ours are being written: some of them may be visible already.
         self._writing = [0] * queue_count
+        #: Of each, up to where those that waited for their outcomes were ours, when last looked at.
+        self._untold_ends = [0] * queue_count
         #: Of each, records of ours at and behind that place: a checkpoint, or None.
         self._ours: list[dict[int, Checkpoint | None]] = [{} for _ in range(queue_count)]
         #: What is acknowledged in this turn of the event loop: bits, and who is to be told.
@@ -190,11 +192,10 @@ class ReviveJournal:
         group = RecordGroup((self._record(new), self._acknowledgement(checkpoint, bit)))
 
         def done(result: PutResult, outcome: Outcome) -> None:
-            place = result
             if is_in_log(outcome):
                 self._opened(new, group.places[0])
-                place = group.places[1]
-            self._acknowledged(checkpoint, bit, listeners, place, outcome)
+                result = group.places[1]
+            self._acknowledged(checkpoint, bit, listeners, result, outcome)
 
         self._append(checkpoint.revive_queue_id, group, done)
 
@@ -252,7 +253,7 @@ class ReviveJournal:
             last: Checkpoint | None = None
             seen: set[CheckpointKey] = set()
             for record in self._read_needed(queue_id):
-                what = self._apply(queue_id, record)
+                what = self._apply(record)
                 if last is not None and is_changed(last, what):
                     found.pop()
                 last = None
@@ -270,16 +271,12 @@ class ReviveJournal:
                     found.append((record.physical_offset, what))
                     last = what
             self._commit(queue_id)
-        found.sort(key=lambda one: one[0])
-        return [one for _, one in found]
+        return [one for _, one in sorted(found, key=lambda one: one[0])]
 
     def has_counted(self, queue: GroupQueue) -> bool:
         """Return whether the end that is saved lies behind all checkpoints of a group's queue."""
-        return not any(
-            checkpoint is not None and checkpoint.group_queue == queue
-            for ours in self._ours
-            for checkpoint in ours.values()
-        )
+        waiting = itertools.chain.from_iterable(ours.values() for ours in self._ours)
+        return all(one is None or one.group_queue != queue for one in waiting)
 
     def _read_needed(self, queue_id: int) -> Iterator[Record]:
         """Yield the records of a revive queue that are needed; then its end is known."""
@@ -310,10 +307,10 @@ class ReviveJournal:
             self._place(queue_id, at)
             at += 1
         self._ends[queue_id] = at
-        # The outcomes of our records are told in their order: if one is known that lies behind,
-        # or none is waited for, this is one of RocketMQ's records, which come through the timer.
-        is_foreign = at < end and (ours or not self._writing[queue_id])
-        if is_foreign and queue_id not in self._catching_up:
+        # The outcomes of our records are told in their order, as a rule: if one is known that lies
+        # behind, or none is waited for, this is one of RocketMQ's records, which its timer wrote.
+        is_told = not self._writing[queue_id] or (ours and at >= self._untold_ends[queue_id])
+        if at < end and is_told and queue_id not in self._catching_up:
             self._catching_up.add(queue_id)
             self._tasks.start("foreign records", self._catch_up(queue_id))
         self._commit(queue_id)
@@ -324,25 +321,32 @@ class ReviveJournal:
             self._table.place(checkpoint, offset)
 
     async def _catch_up(self, queue_id: int) -> None:
-        """Read what has become visible in a revive queue."""
-        self._catching_up.add(queue_id)
+        """Read what has become visible in a revive queue, up to what ``_appended`` goes on with."""
+        ours = self._ours[queue_id]
         try:
             while (at := self._ends[queue_id]) < self._store.queue_bounds(self.topic, queue_id)[1]:
                 read = await self._reading.read(self.topic, queue_id, at, _READ_COUNT)
-                for record in read.records:
-                    self._apply(queue_id, record)
-                self._ends[queue_id] = max(read.next_queue_offset, at + 1)
+                for number, record in enumerate(read.records):
+                    offset = record.queue_offset
+                    if offset < self._ends[queue_id]:
+                        continue  # It was followed while it was read.
+                    if offset in ours:
+                        self._place(queue_id, offset)
+                    elif self._writing[queue_id] and is_ours(record):
+                        untold = itertools.takewhile(is_ours, read.records[number:])
+                        self._untold_ends[queue_id] = offset + len([*untold])
+                        return
+                    else:
+                        self._apply(record)
+                    self._ends[queue_id] = offset + 1
+                self._ends[queue_id] = max(self._ends[queue_id], read.next_queue_offset, at + 1)
                 await asyncio.sleep(0)
         finally:
             self._catching_up.discard(queue_id)
-        self._commit(queue_id)
+            self._commit(queue_id)
 
-    def _apply(self, queue_id: int, record: Record) -> Checkpoint | Acknowledgement | None:
-        """Take over what a record says, unless it is one of ours; return it."""
-        offset = record.queue_offset
-        if offset in self._ours[queue_id]:
-            self._place(queue_id, offset)
-            return None
+    def _apply(self, record: Record) -> Checkpoint | Acknowledgement | None:
+        """Take over what a record says; return it."""
         try:
             what = read_revive_record(record, broker_name=self._broker_name)
         except ProtocolError as error:
@@ -352,7 +356,7 @@ class ReviveJournal:
             if not what.is_done:
                 what.not_before = max(what.due_ms, self._clock.wall_ms()) + FOREIGN_GRACE_MS
                 self._table.add(what)
-                self._table.place(what, offset)
+                self._table.place(what, record.queue_offset)
         elif what is not None:
             checkpoint = self._table.find(what.key)
             if checkpoint is not None:
@@ -373,9 +377,8 @@ class ReviveJournal:
         written = 0
         for queue_id, end in enumerate(self._ends):
             first = self._table.first_place(queue_id)
-            if first is None or end - first <= SHORTEN_LENGTH:
-                continue
-            if end - first <= SHORTEN_FACTOR * self._table.count_in(queue_id):
+            length = max(SHORTEN_LENGTH, SHORTEN_FACTOR * self._table.count_in(queue_id))
+            if first is None or end - first <= length:
                 continue
             for checkpoint in self._table.oldest(queue_id, _SHORTEN_STEP):
                 # What is being acknowledged is not known yet; the next step comes soon.

@@ -113,8 +113,9 @@ class GroupTable:
         self._changed()
 
     def delete(self, group: str) -> bool:
-        """Delete a group; False if there was none."""
-        if self._groups.pop(group, None) is None:
+        """Delete a group, and what is forbidden to it; False if there was neither."""
+        known = self._groups.pop(group, None), self._forbidden.pop(group, None)
+        if known == (None, None):
             return False
         self._changed()
         return True

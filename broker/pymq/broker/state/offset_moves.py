@@ -4,6 +4,9 @@ import secrets
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+#: Most keys whose last changes are known.
+KEYS_MAX = 100_000
+
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -11,19 +14,22 @@ class Moves(Generic[_Key]):
     """Counts the changes of a table, and knows for each key which was its last one.
 
     A table of thousands of groups changes in a few places between two looks; whoever follows it
-    names the last change that he knows of, and is told the keys that have changed since.
+    names the last change that he knows of, and is told the keys that have changed since. Who was
+    there so long ago that this is not known any more is told all.
 
     Attributes:
         number: of the last change; 0: there was none since our start.
     """
 
-    __slots__ = ("_instance", "_last", "number")
+    __slots__ = ("_instance", "_known_from", "_last", "number")
 
     def __init__(self) -> None:
         #: Of this table in this process: numbers of another one mean nothing here.
         self._instance = secrets.token_hex(8)
         #: Key -> its last change; the latest changes are at the end.
         self._last: dict[_Key, int] = {}
+        #: What has changed after this change is known.
+        self._known_from = 0
         self.number = 0
 
     def note(self, key: _Key | None) -> None:
@@ -32,6 +38,8 @@ class Moves(Generic[_Key]):
         if key is not None:
             self._last.pop(key, None)
             self._last[key] = self.number
+            if len(self._last) > KEYS_MAX:
+                self._known_from = self._last.pop(next(iter(self._last)))
 
     @property
     def position(self) -> str:
@@ -39,12 +47,16 @@ class Moves(Generic[_Key]):
         return f"{self._instance}.{self.number}"
 
     def number_of(self, position: str) -> int | None:
-        """Return the number of the change that was the last one; None: of another table."""
+        """Return the number of the change that was the last one.
+
+        Returns:
+            None if it is of another table, or what has changed since is not known.
+        """
         instance, _, number = position.partition(".")
         if instance != self._instance or not number.isascii() or not number.isdigit():
             return None
         found = int(number)
-        return found if found <= self.number else None
+        return found if self._known_from <= found <= self.number else None
 
     def since(self, number: int) -> list[_Key]:
         """Return the keys that have changed after a change."""

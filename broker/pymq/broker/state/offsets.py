@@ -131,8 +131,10 @@ class OffsetTable:
     def delete_queue(self, topic: str, queue_id: int) -> None:
         """Forget all offsets in one queue."""
         for table in self._tables():
-            for key, queues in table.items():
+            for key, queues in list(table.items()):
                 if key[0] == topic and queues.pop(queue_id, None) is not None:
+                    if not queues:
+                        del table[key]
                     self._touch(key)
 
     def delete_group(self, group: str) -> None:

@@ -11,8 +11,9 @@ counters whatever has changed, and counting costs two additions.
 Source: RocketMQ StatsItem, StatsItemSet.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: Interval in ms, samples kept.
@@ -84,6 +85,8 @@ class Counters:
 
     def sample(self, window: tuple[int, int], now_ms: int) -> None:
         """Take a sample for one of ``WINDOWS``."""
+        if len(self.values) > 2 * len(self.places):
+            self._compact()
         self._samples[window].append(_Sample(now_ms, self.values.copy(), self.times.copy()))
 
     def window(self, key: str, window: tuple[int, int]) -> WindowTotals | None:
@@ -107,13 +110,17 @@ class Counters:
             average=total / more_times if more_times > 0 else 0.0,
         )
 
-    def remove(self, is_gone: Callable[[str], bool]) -> bool:
-        """Remove counters by key; return whether there were any: then all places have changed."""
-        kept = {key: place for key, place in self.places.items() if not is_gone(key)}
-        if len(kept) == len(self.places):
-            return False
-        order = sorted(kept.values())
-        self.places = {key: place for place, key in enumerate(sorted(kept, key=kept.__getitem__))}
+    def remove(self, is_gone: Callable[[str], bool]) -> None:
+        """Remove counters by key. They go out of the samples when most counters there are gone.
+
+        At once, each deleted topic would cost a look at every counter in every sample.
+        """
+        self.places = {key: place for key, place in self.places.items() if not is_gone(key)}
+
+    def _compact(self) -> None:
+        """Remove from the lists what has no key any more."""
+        order = list(self.places.values())  # ascending: new ones are added behind all others
+        self.places = {key: place for place, key in enumerate(self.places)}
         # The lists stay the same objects: others add to them.
         self.values[:], self.times[:] = _chosen(self.values, order), _chosen(self.times, order)
         for samples in self._samples.values():
@@ -122,8 +129,7 @@ class Counters:
                     _chosen(sample.values, order),
                     _chosen(sample.times, order),
                 )
-        return True
 
 
-def _chosen(values: list[int], order: Iterable[int]) -> list[int]:
-    return [values[place] for place in order if place < len(values)]
+def _chosen(values: list[int], order: list[int]) -> list[int]:
+    return [*map(values.__getitem__, order[: bisect_left(order, len(values))])]

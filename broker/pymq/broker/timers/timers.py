@@ -6,9 +6,10 @@ over and stores its messages again, in their own topics or for another round; on
 Time goes in slots (RocketMQ timerPrecisionMs): the slot of a message is over when its time has
 come, and not before. Slots are read in order, each when everything is taken up that was in the
 timer queue when it was over: so messages and what cancels them meet also after a long downtime. (In
-RocketMQ they may not.) What comes after its slot was read is stored again at once. Time is that of
-the store, which does not go back while messages are stored; when the clock was set back
-nevertheless, slots that were read are filled again.
+RocketMQ they may not.) What comes after its slot was read is stored again at once. When the clock
+is set back, slots that were read are filled again: the store's own times, which do not go back,
+would have messages come early or late for as long as the clock was ahead. Only if it was so for
+days, and messages wait for a time in those, they count until the wheel has room for both.
 
 Source: RocketMQ TimerMessageStore.
 """
@@ -48,6 +49,8 @@ _READ_COUNT, _READ_BYTES = 1000, 4 << 20
 RETRY_S = 1.0
 #: Without messages that wait, how often the time is looked at.
 _LOOK_INTERVAL_S = 60.0
+#: What a flush that failed is about.
+_UNSAVED = "timers are not saved until this succeeds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,6 @@ class Timers:
         timers: the files.
         log_writer: stores messages again.
         clock: the machine's.
-        store_ms: store time of the last message.
         metrics: how many messages wait for each topic.
         readers, writers: executors for work on the disk.
     """
@@ -86,7 +88,6 @@ class Timers:
         timers: TimerStore,
         log_writer: Appends,
         clock: Clock,
-        store_ms: Callable[[], int],
         metrics: TimerMetrics,
         settings: TimerSettings,
         *,
@@ -94,8 +95,6 @@ class Timers:
         writers: Executor,
     ) -> None:
         self._timers = timers
-        self._clock = clock
-        self._store_ms = store_ms
         self._metrics = metrics
         self._settings = settings
         self._reading = DiskExecutor(readers)
@@ -208,8 +207,8 @@ class Timers:
     # --- time
 
     def now_ms(self) -> int:
-        """Return the time of the store."""
-        return max(self._clock.wall_ms(), self._store_ms())
+        """Return the time that messages are due by."""
+        return self._timers.now_ms
 
     def _go_on(self) -> int:
         """Move the slot of now forward; return its time."""
@@ -393,4 +392,6 @@ class Timers:
         except FlushFailed as error:
             self._report("timers are not saved any more, until the broker is restarted", error)
         except StoreError as error:
-            self._report("timers are not saved until this succeeds", error)
+            self._report(_UNSAVED, error)
+        else:
+            self._reported.pop(_UNSAVED, None)

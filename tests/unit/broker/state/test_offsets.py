@@ -64,6 +64,22 @@ def test_offsets_resets_and_pulls_against_a_model(seed: int) -> None:
         assert copy.take_reset(*key) == resets.get(key)
 
 
+def test_a_group_without_offsets_is_not_kept() -> None:
+    table = OffsetTable()
+    for queue_id in range(2):
+        table.reset("g", "T", queue_id, 7)
+        table.note_pull("g", "T", queue_id, 7)
+    table.commit("h", "T", 1, 7)
+    number = table.moves.number
+    table.delete_queue("T", 0)
+    assert table.groups_of("T") == ["g", "h"]
+    table.delete_queue("T", 1)
+    assert table.groups_of("T") == []
+    assert table.to_text() == OffsetTable().to_text()
+    assert (table._pulled, table._resets) == ({}, {})
+    assert table.changes(number).offsets == {"T@g": {}, "T@h": {}}  # slaves are told
+
+
 def test_an_empty_table_is_written_as_one() -> None:
     assert OffsetTable().to_text() == '{\n\t"offsetTable":{}\n}'
 

@@ -89,3 +89,41 @@ def test_random_counting(seed: int) -> None:
         for window in (MINUTE, HOUR, DAY):
             expected = models[key].window(window) if key in models else None
             assert counters.window(key, window) == expected
+
+
+def test_what_is_removed_costs_the_others_nothing_until_half_of_all_are(seed: int) -> None:
+    """With every sample made again, each deleted topic would keep a broker waiting for a second."""
+    dice = random.Random(seed)
+    counters = Counters()
+    for number in range(100):
+        counters.add(f"key {number}", number)
+    for at_s in range(0, 70, 10):
+        counters.sample(MINUTE, at_s * 1000)
+    samples = [sample.values for sample in counters._samples[MINUTE]]
+    gone = {f"key {number}" for number in dice.sample(range(100), 50)}
+    for key in gone:
+        counters.remove(key.__eq__)
+        assert counters.window(key, MINUTE) is None
+    assert all(
+        sample.values is values
+        for sample, values in zip(counters._samples[MINUTE], samples, strict=True)
+    )
+    counters.sample(HOUR, 70_000)
+    assert counters._samples[MINUTE][0].values is samples[0]
+    last = next(iter(counters.places))
+    counters.remove(last.__eq__)
+    counters.sample(HOUR, 80_000)
+    assert len(counters._samples[MINUTE][0].values) == 49
+    for number in range(100):
+        key = f"key {number}"
+        assert counters.value(key) == (0 if key in gone or key == last else number)
+
+
+def test_what_comes_and_goes_leaves_nothing() -> None:
+    counters = Counters()
+    for number in range(1000):
+        counters.add(f"key {number}", 1)
+        counters.remove(f"key {number - 10}".__eq__)
+        counters.sample(MINUTE, number * 10_000)
+        assert len(counters.values) <= 22
+    assert counters.window("key 995", MINUTE) == WindowTotals(1, 0.02, 1.0)

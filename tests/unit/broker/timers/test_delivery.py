@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.timers.waits import NOW_MS, Waits
+from tests.unit.broker.timers.waits import DAY_MS, NOW_MS, Waits
 from tests.unit.store.stores import BORN, HOST, FakeClock
 
 from pymq.protocol.hashes import java_hash
@@ -158,23 +158,65 @@ def test_what_is_stopped_goes_on_with_the_next_start(
 
 
 def test_a_clock_that_is_set_back(waits: Waits, clock: FakeClock) -> None:
-    """Time is that of the store; it goes back only when nothing was stored meanwhile."""
     waits.delay(b"a", 2000)
     assert waits.deliver(100_000) == [b"a"]
     clock.now_ms -= 50_000
     waits.delay(b"b", 2000)
-    waits.deliver()
-    stored_ms = waits.store.dispatch.store_timestamp
-    clock.now_ms = stored_ms + 1999
-    assert waits.deliver() == [b"a"]
+    assert waits.deliver(1999) == [b"a"]
     assert waits.deliver(1) == [b"a", b"b"]
-    # The wheel was read far ahead of the last message stored.
     waits.deliver(500_000)
     clock.now_ms -= 400_000
     waits.delay(b"c", 3000)
     assert waits.deliver(2000) == [b"a", b"b"]
     assert waits.deliver(1000) == [b"a", b"b", b"c"]
     assert waits.deliver(1_000_000) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 400 * DAY_MS])
+def test_a_clock_that_was_ahead_for_a_moment(
+    tmp_path: Path, clock: FakeClock, ahead_ms: int, is_restarted: bool
+) -> None:
+    """Whatever was stored then: the store's own times stay ahead until the clock is there."""
+    waits = Waits(tmp_path / "store", clock)
+    waits.delay(b"before", 2000)
+    waits.deliver()
+    clock.now_ms += ahead_ms
+    waits.store.put([NewRecord("U", 0, b"x", b"", BORN, 1)], HOST)
+    assert waits.deliver() == [b"before"]
+    clock.now_ms -= ahead_ms
+    if is_restarted:
+        waits.stop()
+        waits = Waits(tmp_path / "store", clock)
+    waits.send(b"absolute", f"TIMER_DELIVER_MS\x01{clock.now_ms + 1_800_000}\x02")
+    waits.delay(b"relative", 60_000)
+    assert waits.deliver(59_999) == [b"before"]
+    assert waits.deliver(1) == [b"before", b"relative"]
+    assert waits.deliver(1_739_999) == [b"before", b"relative"]
+    assert waits.deliver(1) == [b"before", b"relative", b"absolute"]
+    assert waits.files.read_behind_ms == 0
+
+
+def test_messages_that_waited_while_the_clock_was_days_ahead_are_not_lost(
+    waits: Waits, clock: FakeClock
+) -> None:
+    """The wheel has no room for them beside those that are due now: timers stay ahead."""
+    clock.now_ms += 30 * DAY_MS
+    waits.delay(b"far", 2 * DAY_MS)
+    waits.deliver()
+    clock.now_ms -= 30 * DAY_MS
+    for number in range(20):
+        waits.delay(b"%d" % number, DAY_MS // 10 * number + 1000)
+        waits.deliver()
+    waits.deliver(18 * DAY_MS)
+    assert b"far" not in waits.bodies()
+    # From now on there is.
+    waits.delay(b"later", 1000)
+    waits.deliver()
+    assert waits.deliver(1000)[-1] == b"later"
+    for _ in range(20):
+        waits.deliver(DAY_MS)
+    assert sorted(waits.bodies()) == sorted([b"far", b"later", *(b"%d" % n for n in range(20))])
 
 
 def test_a_clock_that_is_set_back_makes_nothing_early(waits: Waits, clock: FakeClock) -> None:

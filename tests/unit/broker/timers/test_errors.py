@@ -85,6 +85,22 @@ def test_a_flush_that_fails_for_good_is_said_and_costs_nothing(
     assert Waits(root, clock).deliver(3000) == [b"a", b"b"]
 
 
+def test_a_flush_that_fails_again_later_is_said_again(
+    tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FailingFiles()
+    waits = Waits(tmp_path / "store", clock, files=files)
+    for count in (1, 2):
+        waits.delay(b"%d" % count, 3000)
+        waits.deliver()
+        files.on_write = lambda path: 28 if path.parent.name == "config" else 0
+        for _ in range(3):
+            waits.flush()
+        assert caplog.text.count("timers are not saved until this succeeds") == count
+        files.on_write = lambda path: 0
+        waits.flush()
+
+
 def test_log_lines_are_few(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pymq.broker")
     waits.delay(b"a", 3000)

@@ -4,7 +4,8 @@ The clock is virtual, files are real. A process may die at any operation on a fi
 may be lost. What must hold in the end: every message that was acknowledged (and, after lost power,
 flushed) was delivered, none before its time, none that was cancelled in time; and none twice,
 except those that were delivered between the last flush and a crash, or were further away than the
-wheel reaches when a process died without having flushed since a long downtime.
+wheel reaches when a process died without having flushed since a long downtime, or were delivered
+before the clock was set back.
 """
 
 import functools
@@ -46,6 +47,8 @@ class Sent:
     physical_end: int | None = None
     is_cancelled: bool = False
     may_be_cancelled: bool = False
+    #: Before the clock was set back: then it was delivered already.
+    was_due: bool = False
     #: How often it may have been delivered at most.
     times_max: int = 1
 
@@ -74,6 +77,8 @@ class Run:
         self.stored: Counter[bytes] = Counter()
         self.count = 0
         self.losses = 0
+        #: How far the clock was set back, all in all.
+        self.back_ms = 0
         self.is_open = False
         self.disk: Disk | None = None
 
@@ -182,7 +187,20 @@ class Run:
             self.is_safe()
         if dice.random() < 0.6:
             self.pass_time()
+        elif dice.random() < 0.1:
+            self.set_back()
         self.waits.deliver()
+
+    def set_back(self) -> None:
+        """Set the clock back; if the wheel is made again, what was put back may wait again."""
+        before_ms = self.waits.files.read_ms
+        back_ms = int(self.dice.choice([0.3, 1, 2, 30, 200, 500]) * self.precision_ms)
+        self.clock.now_ms -= back_ms
+        self.back_ms += back_ms
+        for body, one in self.sent.items():
+            if one.delivery_ms > self.clock.now_ms - self.precision_ms:
+                one.was_due |= one.delivery_ms <= before_ms + self.precision_ms
+                one.times_max += self.stored[body]  # each round is one
 
     def pass_time(self) -> None:
         slots = self.dice.choice([0.01, 0.5, 1, 1, 2, 7, 30])
@@ -214,6 +232,7 @@ class Run:
             body
             for body, one in self.sent.items()
             if (one.delivery_ms - 1) // self.precision_ms * self.precision_ms > slot_ms
+            and not one.was_due
         ]
         if bodies:
             body = self.dice.choice(bodies)
@@ -224,7 +243,9 @@ class Run:
             self.waits.deliver()
             if one.physical_end is not None:
                 self.waits.store.durability.flush()
-                one.is_cancelled = True
+                # A process that dies before it has flushed that slots are filled again takes both
+                # for late.
+                one.is_cancelled = not self.back_ms
 
     def refuse(self) -> None:
         """Have the log refuse some of what is due."""
@@ -257,7 +278,7 @@ class Run:
         return found
 
     def check(self) -> None:
-        for _ in range(6):
+        for _ in range(6 + self.back_ms // (50 * self.precision_ms)):
             self.clock.now_ms += 50 * self.precision_ms
             self.waits.deliver()
         found = self.records(parked=False)

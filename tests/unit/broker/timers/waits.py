@@ -74,7 +74,6 @@ class Waits:
             self.files,
             self.writer,
             clock,
-            lambda: self.store.dispatch.store_timestamp,
             self.metrics,
             TimerSettings(
                 precision_ms=precision_ms,
