@@ -236,8 +236,8 @@ class BrokersFailed(PymqError):
     """Some of several brokers did not do, or did not answer, what all of them were asked.
 
     Attributes:
-        failures: broker name -> why it did not, or may not have.
-        answers: broker name -> what the others answered; what was to be changed is changed there.
+        failures: broker name, or address of a name server -> why it did not, or may not have.
+        answers: likewise -> what the others answered; what was to be changed is changed there.
     """
 
     def __init__(

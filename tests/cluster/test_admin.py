@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 from tests.cluster import running
-from tests.cluster.played import Played
+from tests.cluster.played import Played, closed_address
 from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
 
 import pymq
 from pymq import blocking
 from pymq.client import operations
+from pymq.client.operations.operation import Plain
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     BrokersFailed,
     ClientClosed,
+    CommitFailed,
     ConfigurationError,
     ConnectionFailed,
     GroupNotExist,
@@ -165,6 +167,42 @@ def test_a_topic_of_two_clusters_is_deleted_in_one(
     assert told == [{"topic": "T", "clusterName": "cluster-a"}] * is_told
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+def test_each_name_server_that_keeps_the_route_of_a_deleted_topic_is_named(is_old: bool) -> None:
+    """Two that are too old, or one that refuses; the last one is down and keeps nothing."""
+
+    def answer(request: Command) -> Command:
+        body = b""
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            master = BrokerData(
+                broker_name="broker-a", cluster="c", addresses={0: servers[0].address}
+            )
+            clusters = {"c": frozenset(["broker-a"])}
+            body = ClusterInfo(brokers={"broker-a": master}, clusters=clusters).encode()
+        elif request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            others = [BrokerData(broker_name=f"broker-{one}", cluster=one) for one in "cd"]
+            body = TopicRoute(brokers=others).encode()
+        response = request.reply(0, body=body)
+        response.version = 400 if is_old else 401
+        return response
+
+    def refuse(request: Command) -> Command:
+        if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV and not is_old:
+            return request.reply(1, "not me")
+        return answer(request)
+
+    servers = [Played(refuse), Played(answer)]
+    first, second = (one.address for one in servers)
+    down = closed_address()
+    with servers[0], servers[1], admin_at(f"{first};{second};{down}") as admin:
+        with pytest.raises(BrokersFailed) as caught:
+            admin.topics.delete("T", cluster="c")
+        kept = {first, second} if is_old else {first}
+        assert caught.value.failures.keys() == kept
+        assert caught.value.answers.keys() == {first, second} - kept
+        assert all(f" done on {one}: " in str(caught.value) for one in kept)
+
+
 def test_groups_and_members(cluster: Cluster, admin: blocking.Admin) -> None:
     admin.topics.create("members", queue_count=1)
     admin.groups.create(GroupConfig(group="team", retry_max_times=3))
@@ -267,6 +305,28 @@ def test_a_reset_counts_although_no_member_has_heard_of_the_one_before() -> None
         assert change.after == 2
         (lag,) = admin.offsets.lag("g")
         assert lag.consumer_offset == 2
+
+
+def test_a_reset_that_a_broker_ignores_is_an_error() -> None:
+    """It accepts commits and keeps an earlier reset, and now it makes no other one."""
+    off = Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"useServerSideResetOffset=false")
+    with (
+        Cluster(broker={"allow_config_update": True}) as cluster,
+        admin_at(cluster.name_server) as admin,
+    ):
+        admin.topics.create("T", queue_count=2)
+        admin.groups.create("g")
+        send(cluster, "T", 3)
+        queue = MessageQueue("T", cluster.broker_name, 0)
+        for told in (operations.reset_queue("g", queue, 1), Plain(off, "settings", str)):
+            asyncio.run(running.ask(cluster.broker_address, told))
+        with pytest.raises(CommitFailed, match=r"accepted.*queue 0 is at 1, not at 3"):
+            admin.offsets.reset("g", "T", "latest")
+        with assigned(cluster, queue) as consumer:
+            assert [message.body for message in consumer.poll(1, DEADLINE_S)] == [b"1"]
+        wait_until(lambda: not admin.groups.members("g").connections, "its farewell")
+        (change, _) = admin.offsets.reset("g", "T", "latest")
+        assert change.after == 3
 
 
 def test_a_broker_of_4_9_cannot_tell_members_that_were_assigned_their_queues() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
-from tests.cluster.running import run
+from tests.cluster.running import LIMITS, run
 
 from pymq import Batcher, Message, MessageQueue, Producer, SendReceipt, blocking
 from pymq.client.sockets.blocking_client import BlockingClient
@@ -28,9 +28,6 @@ from pymq.protocol.codes import RequestCode
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_records
 from pymq.testing import Cluster
-
-#: For what succeeds, however busy the machine: an attempt that is given up is made once more.
-LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
 
 
 def stored(cluster: Cluster, topic: str = "T") -> dict[tuple[str, int, int], Record]:
@@ -190,8 +187,7 @@ def test_what_is_unanswered_is_limited() -> None:
                         batcher.send_nowait(Message("T", b"x"))
                     text = b"waits until there is no answer to the others"
                     waiting = asyncio.ensure_future(batcher.send(Message("T", text)))
-                    while len(broker.sent) < 2:
-                        await asyncio.sleep(0.005)
+                    await broker.wait_sent(2)
                     assert not waiting.done()
                     broker.server.abort_connections()
                     await waiting
@@ -351,8 +347,7 @@ def test_what_waited_for_the_batch_before_until_its_deadline_was_surely_not_sent
                 ended: list[str] = []
                 first = batcher.send_nowait(Message("T", b"x"), sharding_key="k")
                 first.add_done_callback(lambda _: ended.append("first"))
-                while len(broker.sent) < 2:
-                    await asyncio.sleep(0.005)
+                await broker.wait_sent(2)
                 waiting = batcher.send_nowait(Message("T", b"y"), sharding_key="k")
                 waiting.add_done_callback(lambda _: ended.append("waiting"))
                 results = await asyncio.gather(first, waiting, return_exceptions=True)
@@ -376,8 +371,7 @@ def test_batches_that_wait_for_the_one_before_fail_when_the_producer_closes() ->
                     batcher.send_nowait(Message("T", b"%d" % n), sharding_key="k")
                     for n in range(6)
                 ]
-                while len(broker.sent) < 2:
-                    await asyncio.sleep(0.005)
+                await broker.wait_sent(2)
                 await producer.close(timeout_s=0.1)
             async with asyncio.timeout(30):
                 results = await asyncio.gather(*futures, return_exceptions=True)

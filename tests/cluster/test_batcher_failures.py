@@ -1,17 +1,13 @@
 """Batches that cannot go out: every message hears of it, and as late as a single send would."""
 
 import asyncio
-from typing import Any
 
 from tests.cluster.fake_broker import FakeBroker
-from tests.cluster.running import run
+from tests.cluster.running import LIMITS, run
 
 from pymq import Batcher, Message, Producer
 from pymq.errors import TooManyPending
 from pymq.protocol.bodies import TopicRoute
-
-#: For what succeeds, however busy the machine: an attempt that is given up is made once more.
-LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
 
 
 class Masterless(FakeBroker):
@@ -58,8 +54,7 @@ def test_messages_that_their_connection_has_no_room_for_fail() -> None:
                 channel._table.pending_max = 1
             broker.answers = [None]
             unanswered = producer.send_nowait(Message("T", b"x"))
-            while len(broker.sent) < 2:
-                await asyncio.sleep(0.005)
+            await broker.wait_sent(2)
             batcher = Batcher(producer, count_max=2, linger_s=0.01)
             futures = [batcher.send_nowait(Message("T", b"%d" % n)) for n in range(5)]
             async with asyncio.timeout(60):

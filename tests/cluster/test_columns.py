@@ -142,15 +142,16 @@ def test_pymq_brokers_get_records_and_others_batches(pymq_cluster: Cluster, topi
         bodies = [b"%d" % n for n in range(100)]
         async with Producer(pymq_cluster.name_server) as producer:
             await producer.send_columns({"body": bodies, "flag": [1] * 100}, topic=topic)
-            assert list(producer._takers.values()) == [True]
-            for channel in producer._takers:
-                producer._takers[channel] = False  # as the official ones answer
+            takers = producer._parts.sender.kinds.takers
+            assert list(takers.values()) == [True]
+            for channel in takers:
+                takers[channel] = False  # as the official ones answer
             await producer.send_columns({"body": bodies, "flag": [1] * 100}, topic=topic)
+
             async def all_take_records(_: object) -> bool:
                 return True
 
-            producer._takers.clear()  # as when a broker restarts, after it was asked
-            producer._take_records = all_take_records
+            producer._take_records = all_take_records  # as it said before another one was there
             await producer.send_columns({"body": bodies, "flag": [1] * 100}, topic=topic)
         async with Reader(pymq_cluster.name_server) as reader:
             batches = [batch async for batch in reader.read(topic)]
@@ -159,6 +160,30 @@ def test_pymq_brokers_get_records_and_others_batches(pymq_cluster: Cluster, topi
         assert {flag for batch in batches for flag in batch["flag"].tolist()} == {1}
 
     run(test())
+
+
+def test_a_connection_that_is_new_is_asked_before_records_go_over_it(
+    pymq_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make batches of them, one by one in the event loop, is for brokers that refuse them."""
+
+    async def test() -> None:
+        async with Producer(pymq_cluster.name_server) as producer:
+            await producer.send_columns({"body": [b"1"]}, topic=topic)
+            takers = producer._parts.sender.kinds.takers
+            ((first, _),) = takers.items()
+
+            async def is_lost_behind_the_question(_: object) -> bool:
+                first.abort()
+                return True
+
+            producer._take_records = is_lost_behind_the_question
+            await producer.send_columns({"body": [b"2"]}, topic=topic)
+            assert [takes for channel, takes in takers.items() if channel is not first] == [True]
+
+    monkeypatch.setattr("pymq.client.sending.column_sends.as_batch", lambda _: 1 / 0)
+    run(test())
+    assert sorted(one.body for one in pymq_cluster.messages(topic)) == [b"1", b"2"]
 
 
 def test_a_row_that_is_too_large_only_as_a_record_is_sent(

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from tests.cluster.played import PlayedNameServer
 from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 
@@ -15,7 +16,7 @@ from faststream.exceptions import NackMessage, RejectMessage
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel
 
-from pymq import Consumer, Message, Network, Producer, ReceivedMessage
+from pymq import ConnectionFailed, Consumer, Message, Network, Producer, ReceivedMessage
 from pymq.integrations.faststream import (
     CurrentMessage,
     RocketBroker,
@@ -365,3 +366,35 @@ def test_what_get_one_returned_is_handled_though_nothing_was_asked_for_after_it(
 
     run(test())
     assert got == [b"first", None, b"second"]
+
+
+def test_a_start_that_failed_is_stopped_and_made_again() -> None:
+    """The name server goes after the connection was made, and comes back."""
+
+    async def test(server: PlayedNameServer) -> None:
+        broker = RocketBroker(server.address, logger=None)
+        single = broker.subscriber("one", "single")
+
+        @broker.subscriber("two", "several")
+        async def handle(body: str) -> None:
+            pass
+
+        for _ in range(2):
+            await broker.connect()
+            server.stop()
+            with pytest.raises(ConnectionFailed):
+                await broker.start()
+            with pytest.raises(ConnectionFailed):
+                await single.get_one(timeout=0.1)
+            await broker.stop()
+            server.start()
+        server.stop()
+        with pytest.raises(ConnectionFailed):
+            await single.get_one(timeout=0.1)
+        server.start()
+        await broker.start()
+        assert await single.get_one(timeout=0.1) is None
+        await broker.stop()
+
+    with PlayedNameServer() as server:
+        run(test(server))

@@ -1,24 +1,25 @@
 """What threads hand over is sent as it was then, whatever they do with their objects later."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.cluster.running import LIMITS
 
-from pymq import Message, SendHook, blocking
+from pymq import Message, MessageQueue, SendHook, blocking
+from pymq.client.sending import send_encoding
 from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError
-from pymq.testing import Cluster
+from pymq.testing import Cluster, wait_until
 
-#: For what succeeds, however busy the machine.
-LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
 COUNT = 500
 
 
 @pytest.fixture(params=["producer", "batcher"])
 def face(
-    request: pytest.FixtureRequest, pymq_cluster: Cluster
+    request: pytest.FixtureRequest, cluster: Cluster
 ) -> Iterator[blocking.Producer | blocking.Batcher]:
-    with blocking.Producer(pymq_cluster.name_server, **LIMITS) as producer:
+    with blocking.Producer(cluster.name_server, **LIMITS) as producer:
         if request.param == "producer":
             yield producer
         else:
@@ -27,9 +28,9 @@ def face(
 
 
 def test_a_message_that_is_used_again_is_sent_as_it_was(
-    face: blocking.Producer | blocking.Batcher, pymq_cluster: Cluster
+    face: blocking.Producer | blocking.Batcher, cluster: Cluster, queue: MessageQueue
 ) -> None:
-    message = Message("T", b"", keys=[""], properties={"n": ""})
+    message = Message(queue.topic, b"", keys=[""], properties={"n": ""})
     futures = []
     for number in range(COUNT):
         message.body = b"%d" % number
@@ -41,7 +42,7 @@ def test_a_message_that_is_used_again_is_sent_as_it_was(
     message.topic = "elsewhere"
     for future in futures:
         future.result(60)
-    found = {int(one.body): one for one in pymq_cluster.messages("T")}
+    found = {int(one.body): one for one in cluster.messages(queue.topic)}
     assert sorted(found) == list(range(COUNT))
     for number, one in found.items():
         assert one.tags == f"tag-{number % 7}"
@@ -52,7 +53,8 @@ def test_a_message_that_is_used_again_is_sent_as_it_was(
 @pytest.mark.parametrize("view", [bytearray, memoryview])
 def test_a_buffer_that_is_used_again_is_sent_as_it_was(
     face: blocking.Producer | blocking.Batcher,
-    pymq_cluster: Cluster,
+    cluster: Cluster,
+    queue: MessageQueue,
     view: Callable[[bytearray], Any],
 ) -> None:
     body = bytearray(4)
@@ -60,12 +62,50 @@ def test_a_buffer_that_is_used_again_is_sent_as_it_was(
     for number in range(COUNT):
         body[:] = b"%04d" % number
         sent: Any = body if view is bytearray else view(body)
-        futures.append(face.send_nowait(Message("T", sent)))
+        futures.append(face.send_nowait(Message(queue.topic, sent)))
     body[:] = b"late"
     for future in futures:
         future.result(60)
-    stored = sorted(int(one.body) for one in pymq_cluster.messages("T"))
+    stored = sorted(int(one.body) for one in cluster.messages(queue.topic))
     assert stored == list(range(COUNT))
+
+
+def test_a_delayed_message_is_sent_as_it_was(
+    face: blocking.Producer | blocking.Batcher, cluster: Cluster, queue: MessageQueue
+) -> None:
+    """No batch takes one."""
+    message = Message(queue.topic, b"as it was", properties={"n": "1"}, delay_level=1)
+    sent = face.send_nowait(message)
+    message.body, message.delay_level = b"late", 18
+    message.properties["n"] = "2"
+    sent.result(60)
+    wait_until(lambda: cluster.messages(queue.topic), timeout_s=60)
+    (one,) = cluster.messages(queue.topic)
+    assert (one.body, one.properties["n"]) == (b"as it was", "1")
+
+
+@pytest.mark.parametrize("delay_level", [0, 1])
+def test_a_message_is_encoded_once_by_who_hands_it_over(
+    face: blocking.Producer | blocking.Batcher,
+    queue: MessageQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    delay_level: int,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(encode: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            threads.append(threading.current_thread())
+            return encode(*args, **kwargs)
+
+        return call
+
+    for name in ("properties_json", "encode_in_batch"):
+        monkeypatch.setattr(send_encoding, name, noted(getattr(send_encoding, name)))
+    message = Message(queue.topic, b"x", keys=["k"], properties={"n": "1"}, delay_level=delay_level)
+    for future in [face.send_nowait(message) for _ in range(3)]:
+        future.result(60)
+    assert threads == [threading.current_thread()] * 3
 
 
 class Noted(Message):
@@ -76,9 +116,7 @@ class Noted(Message):
     note: str
 
 
-def test_hooks_see_the_message_as_it_was_with_what_its_own_class_adds(
-    pymq_cluster: Cluster,
-) -> None:
+def test_hooks_see_the_message_as_it_was_with_what_its_own_class_adds(cluster: Cluster) -> None:
     seen = []
 
     class Hook(SendHook):
@@ -87,7 +125,7 @@ def test_hooks_see_the_message_as_it_was_with_what_its_own_class_adds(
                 seen.append(one.note)
                 one.body = one.body.encode()
 
-    with blocking.Producer(pymq_cluster.name_server, hooks=[Hook()], **LIMITS) as producer:
+    with blocking.Producer(cluster.name_server, hooks=[Hook()], **LIMITS) as producer:
         message = Noted("T", "a text, which the hook encodes")  # type: ignore[arg-type]
         futures = []
         for number in range(20):
@@ -138,8 +176,8 @@ def test_arguments_of_a_wrong_type_are_refused_at_once(
         assert face.in_flight_count == 0
 
 
-def test_a_closed_batcher_refuses_at_once(pymq_cluster: Cluster) -> None:
-    with blocking.Producer(pymq_cluster.name_server, **LIMITS) as producer:
+def test_a_closed_batcher_refuses_at_once(cluster: Cluster) -> None:
+    with blocking.Producer(cluster.name_server, **LIMITS) as producer:
         with blocking.Batcher(producer) as batcher:
             batcher.send(Message("T", b"x"))
         with pytest.raises(ClientClosed, match="the batcher is closed"):

@@ -143,12 +143,13 @@ def test_a_broker_that_does_not_answer_does_not_stop_the_others(
     """Queues are new, and one of two brokers is silent; when it answers it has them, too."""
     monkeypatch.setattr(pymq.integrations.kombu_clients, "CREATE_AGAIN_S", 0.0)
     silent = cluster.broker("broker-b").delay(60)
-    with connection(cluster, request_timeout=5) as conn:
+    with connection(cluster, request_timeout=4) as conn:
         queue = conn.SimpleQueue("new")
-        for number in range(4):
-            queue.put({"n": number})
+        queue.put({"n": 0})  # each asks the silent one again
         assert {one.broker_name for one in cluster.messages("new")} <= {"broker-a"}
         silent.end()
+        for number in range(1, 4):
+            queue.put({"n": number})
         found = []
         for _ in range(4):
             message = queue.get(timeout=LIMIT_S)
@@ -374,6 +375,41 @@ def test_two_queues_are_not_one_topic(cluster: Cluster) -> None:
             assert queue.get(timeout=LIMIT_S).payload == "kept"
         with conn.SimpleQueue("orders.eu") as again:  # the same one, of another channel
             again.put("more")
+
+
+def test_the_name_of_a_queue_is_free_again_when_it_is_deleted(cluster: Cluster) -> None:
+    with connection(cluster) as conn, conn.channel() as channel:
+        with pytest.raises(ChannelError, match="NOT_FOUND"):
+            channel.queue_declare("a.b", passive=True)
+        # Nobody has used it: he only asked whether it is there.
+        channel.queue_declare("a:b")
+        with pytest.raises(ChannelError, match=r"'a:b' is"):
+            channel.queue_declare("a.b", passive=True)
+        for name, other in (("a:b", "a.b"), ("a.b", "a-b")):
+            with conn.SimpleQueue(name) as queue:  # it has a binding, the first one has none
+                queue.put(name)
+                assert queue.get(timeout=LIMIT_S).payload == name
+            channel.queue_delete(name)
+            channel.queue_declare(other)
+        channel.queue_delete("a-b")
+        clients = channel.clients
+        assert not clients._queues and not clients._known and not clients._consumers
+
+
+def test_a_queue_that_is_not_empty_may_be_kept(cluster: Cluster) -> None:
+    with (
+        connection(cluster) as conn,
+        conn.channel() as channel,
+        conn.SimpleQueue("a.b") as queue,
+    ):
+        queue.put("first")
+        queue.get(timeout=LIMIT_S).ack()  # its group has begun
+        queue.put("second")
+        until(lambda: channel._size("a.b") == 1, "it is counted")
+        channel.queue_delete("a.b", if_empty=True)
+        channel.queue_delete("a-b")  # nobody's
+        with pytest.raises(ChannelError, match=r"'a\.b' is"):
+            channel.queue_declare("a-b")
 
 
 @pytest.mark.parametrize("seconds", [86_400, 0, -1, "soon", None, math.nan])

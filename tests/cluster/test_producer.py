@@ -155,8 +155,7 @@ def test_closing_fails_what_stays_unanswered(caplog: pytest.LogCaptureFixture) -
             await producer.send(Message("T", b"first"))
             quick = producer.send_nowait(Message("T", b"x"))
             pursued = producer.send_nowait(Message("other", b"y"))  # its route is not known yet
-            while len(broker.sent) < 3:
-                await asyncio.sleep(0.001)
+            await broker.wait_sent(3)
             await producer.close(timeout_s=0.1)
             for future in (quick, pursued):
                 with pytest.raises(ConnectionFailed) as failed:

@@ -4,11 +4,10 @@ import asyncio
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
-from tests.cluster.running import run
+from tests.cluster.running import LIMITS, run
 
 from pymq.client.sending.producer import Producer
 from pymq.errors import (
@@ -26,9 +25,6 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message
-
-#: For what succeeds, however busy the machine.
-LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
 
 
 class NotReady(FakeBroker):

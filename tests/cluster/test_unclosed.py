@@ -15,6 +15,7 @@ from pymq.client.consuming.local_offsets import OffsetTable
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConnectionFailed
 from pymq.protocol.message import Message
+from pymq.testing import wait_until
 from pymq.testing.cluster import Cluster
 
 DEADLINE_S = 240.0
@@ -193,6 +194,18 @@ def test_a_client_that_could_not_start_may_try_again(pymq_cluster: Cluster) -> N
     for _ in range(2):
         with pytest.raises(ConnectionFailed, match="no name server"):
             unreachable.start()
+
+
+def test_what_a_blocking_batcher_has_gathered_is_known(pymq_cluster: Cluster) -> None:
+    """To who says what was lost, and only while there is something."""
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        batcher = blocking.Batcher(producer, linger_s=DEADLINE_S)
+        futures = [batcher.send_nowait(Message("T", b"%d" % n)) for n in range(3)]
+        (window,) = producer._client._window.gathered
+        wait_until(lambda: window.count == 3, timeout_s=DEADLINE_S)
+        batcher.flush()
+        assert all(future.done() for future in futures)
+        assert window.count == 0
 
 
 LEAVE = """

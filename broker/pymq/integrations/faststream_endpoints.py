@@ -33,7 +33,7 @@ from faststream.specification.schema import (
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.consuming.consumer import Consumer
 from pymq.client.pulling.pull_consumer import PullConsumer
-from pymq.errors import AlreadySettled, CommitFailed, NotInHand
+from pymq.errors import AlreadySettled, ClientClosed, CommitFailed, NotInHand
 from pymq.integrations.faststream_messages import (
     NOT_GIVEN,
     ReplyPublisher,
@@ -208,7 +208,8 @@ class RocketSubscriber(TasksMixin, SubscriberUsecase[Any]):
         """Leave the group, once the handlers at work have finished."""
         if self._consumer is not None:
             # What comes from now on has no handler, and would count as failed.
-            self._consumer.pause()
+            with contextlib.suppress(ClientClosed):  # its start has failed
+                self._consumer.pause()
         await super().stop()
         consumer, self._consumer = self._consumer, None
         puller, self._puller = self._puller, None
@@ -251,8 +252,7 @@ class RocketSubscriber(TasksMixin, SubscriberUsecase[Any]):
             self._puller = PullConsumer(
                 outer.name_servers, config.group, network=outer.network, **options
             ).subscribe(self.topic, config.tags)
-            await self._puller.start()
-        return self._puller
+        return await self._puller.start()  # again, if it could not start before
 
     async def _processed(self, raw: ReceivedMessage) -> Any:
         parser, decoder = self._get_parser_and_decoder()

@@ -23,9 +23,9 @@ came more often than the group retries (``retry_max_times``, 16) is a dead lette
 * ``network``: a ``pymq.Network``.
 
 Characters that names of topics cannot have become ``-``; a second queue of a connection that would
-be the topic of another one is refused. Exchanges and bindings are known only to
-the process that declares them, as with other virtual transports. Fanout exchanges are refused, so
-Celery's workers have no remote control and no events; bind queues to a topic exchange with the
+be the topic of another one is refused, until that is deleted. Exchanges and bindings are known only
+to the process that declares them, as with other virtual transports. Fanout exchanges are refused,
+so Celery's workers have no remote control and no events; bind queues to a topic exchange with the
 routing key ``#`` instead. Messages have no priority.
 """
 
@@ -172,11 +172,23 @@ class Channel(virtual.Channel):
                 raise
             return queue_declare_ok_t(queue, 0, 0)
 
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> None:
+        """Forget a queue; its topic is kept, with what is in it, because others may use it.
+
+        Raises:
+            PymqError: ``if_empty``, and not all brokers say how many messages it has.
+        """
+        if if_empty and self._size(queue):
+            return
+        super().queue_delete(queue, if_unused, **kwargs)
+        self.clients.forget(queue)
+
     # --- called by virtual.Channel
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
-        topic = self.clients.topic(queue)
-        self.clients.create(topic)
+        topic = self.clients.declare(queue)
         properties = message.get("properties", {})
         keys = [str(properties["correlation_id"])] if properties.get("correlation_id") else []
         self.clients.producer.send(Message(topic, dumps(message).encode(), keys=keys))
@@ -199,7 +211,7 @@ class Channel(virtual.Channel):
         return payload
 
     def _new_queue(self, queue: str, **_: Any) -> None:
-        self.clients.create(self.clients.topic(queue))
+        self.clients.declare(queue)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         try:
@@ -222,7 +234,7 @@ class Channel(virtual.Channel):
         return count
 
     def _delete(self, queue: str, *_: Any, **__: Any) -> None:
-        """A topic is kept, with what is in it: others may use it."""
+        """Called for each binding; see ``queue_delete``."""
 
 
 class Transport(virtual.Transport):

@@ -45,7 +45,7 @@ class Clients:
         self._producer: blocking.Producer | None = None
         self._admin: blocking.Admin | None = None
         self._consumers: dict[str, blocking.SimpleConsumer] = {}
-        #: Topic -> the queue that it is.
+        #: Topic -> the queue that it is, of those that were declared or sent to.
         self._queues: dict[str, str] = {}
         #: Topic -> until when nothing is to be done for it, monotonic.
         self._known: dict[str, float] = {}
@@ -57,8 +57,8 @@ class Clients:
         Raises:
             ChannelError: another queue of this connection is that topic.
         """
-        topic = _ILLEGAL.sub("-", self._prefix + queue)
-        first = self._queues.setdefault(topic, queue)
+        topic = self._name(queue)
+        first = self._queues.get(topic, queue)
         if first != queue:
             raise ChannelError(
                 f"queue {queue!r} would be topic {topic!r}, as queue {first!r} is: names of topics "
@@ -66,6 +66,32 @@ class Clients:
                 "one of the queues another name"
             )
         return topic
+
+    def declare(self, queue: str) -> str:
+        """Return the topic that is a queue from now on; it is created if it is not there.
+
+        Raises:
+            ChannelError: another queue of this connection is that topic.
+            PymqError: see ``create``.
+        """
+        topic = self.topic(queue)
+        self.create(topic)
+        self._queues[topic] = queue
+        return topic
+
+    def forget(self, queue: str) -> None:
+        """Leave a topic to other queues; a connection may use many queues, each for a while."""
+        topic = self._name(queue)
+        if self._queues.get(topic, queue) != queue:
+            return
+        self._queues.pop(topic, None)
+        self._known.pop(topic, None)
+        if (consumer := self._consumers.pop(topic, None)) is not None:
+            with contextlib.suppress(PymqError):
+                consumer.close()
+
+    def _name(self, queue: str) -> str:
+        return _ILLEGAL.sub("-", self._prefix + queue)
 
     @property
     def producer(self) -> blocking.Producer:

@@ -163,11 +163,11 @@ class Asking:
         return self.complete(make().description, answers)
 
     def complete(self, what: str, answers: Mapping[str, T | PymqError]) -> dict[str, T]:
-        """Return answers if there is one of each broker.
+        """Return answers if there is one of each broker, or name server.
 
         Args:
             what: was asked; begins with "to" if it is something to do.
-            answers: broker name -> answer.
+            answers: broker name, or address of a name server -> answer.
 
         Raises:
             BrokersFailed, PymqError: see ``every``.

@@ -27,7 +27,7 @@ from pymq.client.checks import (
 )
 from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.group_progress import QueueLag, queue_lags
-from pymq.errors import ConfigurationError, PymqError, RequestTimeout
+from pymq.errors import CommitFailed, ConfigurationError, PymqError, RequestTimeout
 from pymq.protocol.bodies import ConsumerConnections, MessageQueue, TopicOffset
 from pymq.protocol.names import check_group, check_topic
 
@@ -130,6 +130,7 @@ class Offsets:
             RouteNotFound: no name server knows the topic.
             BrokersFailed: some masters did not do it; the others have.
             RequestTimeout: the members were told and have not committed that.
+            CommitFailed: the only master accepted that and keeps other offsets.
             PymqError: the only master did not do it.
         """
         check_group(group)
@@ -267,12 +268,25 @@ class _Reset:
         """Commit, and see that it counts.
 
         As long as no member has heard of an earlier reset, brokers accept commits and ignore them.
+
+        Raises:
+            CommitFailed: a queue is elsewhere, and the broker makes no resets.
         """
         await self._each(address, changes, self._commit)
         found = await asyncio.gather(*(self._committed(address, one) for one in changes))
-        ignored = [one for one, at in zip(changes, found, strict=True) if at != one.after]
+        ignored = [(one, at) for one, at in zip(changes, found, strict=True) if at != one.after]
         if ignored and await self._is_server_side(address):
-            await self._each(address, ignored, self._reset_queue)
+            await self._each(address, [one for one, _ in ignored], self._reset_queue)
+        elif elsewhere := [(one, at) for one, at in ignored if not _has_moved(one, at)]:
+            queues = ", ".join(
+                f"queue {one.queue.queue_id} is at {at}, not at {one.after}"
+                for one, at in elsewhere
+            )
+            raise CommitFailed(
+                f"{address} accepted the commits of group {self.group!r} in topic {self.topic!r}, "
+                f"and {queues}: does a member commit, or has none heard of an earlier reset? Have "
+                "one read these queues, stop it, and reset the group again"
+            )
 
     async def _is_server_side(self, address: str) -> bool:
         text = await self.asking.one(address, operations.broker_config())

@@ -146,6 +146,7 @@ class Topics:
         perm: int | None = None,
         order: bool | None = None,
         attributes: dict[str, str] | None = None,
+        cluster: str | None = None,
     ) -> dict[str, TopicConfig]:
         """Change some settings of a topic on every master that has it, and leave the rest.
 
@@ -155,12 +156,14 @@ class Topics:
         Args:
             topic: its name.
             queue_count, perm, order, attributes: see ``create``; ``None``: as it is.
+            cluster: only on the masters of this cluster.
 
         Returns:
-            The settings as the masters have them then, by name.
+            The settings as the masters have them then, by name, those of other clusters, too.
 
         Raises:
-            RouteNotFound: there is no such topic.
+            ConfigurationError: there is no such cluster.
+            RouteNotFound: there is no such topic, or not in ``cluster``.
             BrokersFailed: some masters did not do it; the others have.
             PymqError: the only master did not.
         """
@@ -169,6 +172,10 @@ class Topics:
         if perm is not None:
             _check_perm(topic, perm)
         masters = (await self.route(topic)).masters()
+        if cluster is not None:
+            masters = {n: masters[n] for n in await self._asking.masters(cluster) if n in masters}
+            if not masters:
+                raise RouteNotFound(f"cluster {cluster!r} has no topic {topic!r}")
         before = await self._configs(topic, masters)
         found: dict[str, object] = dict(before)
         changed = {
@@ -204,27 +211,28 @@ class Topics:
             cluster: only there. Its route to other clusters stays.
 
         Raises:
-            BrokersFailed: some masters did not do it; the others have.
-            ConfigurationError: there is no such cluster; or a name server is older than 4.9.4 and
-                cannot forget the topic there and keep it in another cluster: restart it.
-            PymqError: the only master, or a name server, did not.
+            BrokersFailed: some masters did not do it, or some name servers did not forget the
+                route; the others have.
+            ConfigurationError: there is no such cluster; or the only name server is older than
+                4.9.4 and cannot forget the topic there and keep it in another cluster: restart it.
+            PymqError: the only master, or the only name server, did not.
         """
         check_topic(topic)
         masters = await self._asking.masters(cluster)
         await self._asking.every(masters, lambda: operations.delete_topic(topic))
         servers = self._asking.pool.name_servers
-        failure: PymqError | None = None
+        answers: dict[str, PymqError | None] = {}
         for address in servers:
             try:
                 await self._forget_route(address, topic, cluster)
+                answers[address] = None
             except ConnectionFailed:
                 # Name servers keep nothing: one that is down forgets by itself.
                 if len(servers) == 1:
                     raise
             except PymqError as error:
-                failure = error
-        if failure is not None:
-            raise failure
+                answers[address] = error
+        self._asking.complete(f"to forget the route of topic {topic!r}", answers)
 
     async def _forget_route(self, address: str, topic: str, cluster: str | None) -> None:
         # A broker that registers again without a topic does not end its route.

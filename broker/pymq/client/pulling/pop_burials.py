@@ -7,6 +7,7 @@ Source: RocketMQ PopMessageResultFilterImpl, ProducerProcessor.forwardMessageToD
 """
 
 import logging
+import math
 import time
 
 from pymq.client import operations
@@ -36,8 +37,9 @@ class PopBurials:
     def __init__(self, pool: ClientPool, group: str) -> None:
         self._pool = pool
         self._group = group
-        #: Broker name -> retries there, ``None``: without end; and until when that is believed.
-        self._retries: dict[str, tuple[int | None, float]] = {}
+        #: Broker name -> retries there, infinitely many, or ``None``: nobody knows; and until when
+        #: that is believed.
+        self._retries: dict[str, tuple[float | None, float]] = {}
 
     async def is_due(self, channel: AsyncChannel, message: ReceivedMessage) -> bool:
         """Say whether a message was handed out once more than its group retries.
@@ -54,7 +56,7 @@ class PopBurials:
         retries = await self._retry_times(channel, message.broker_name)
         return retries is not None and message.reconsume_times > retries
 
-    async def _retry_times(self, channel: AsyncChannel, broker_name: str) -> int | None:
+    async def _retry_times(self, channel: AsyncChannel, broker_name: str) -> float | None:
         retries, until_s = self._retries.get(broker_name, (None, 0.0))
         if time.monotonic() < until_s:
             return retries
@@ -64,7 +66,7 @@ class PopBurials:
         except ClientClosed:
             raise
         except BrokerError as error:  # It is too old, or does not allow us to ask.
-            if broker_name not in self._retries:
+            if retries is None:
                 retries = RETRY_TIMES_DEFAULT
             _log.debug("group %r has %s retries: %s", self._group, retries, error)
         except PymqError as error:  # What nobody knows is left as it was.
@@ -123,7 +125,7 @@ def say_unreadable(message: ReceivedMessage, invisible_s: float, error: PymqErro
     )
 
 
-def _retry_times(config: GroupConfig) -> int | None:
+def _retry_times(config: GroupConfig) -> float:
     if config.retry_queue_count <= 0:
-        return None  # Brokers drop what such a group sends back.
+        return math.inf  # Brokers drop what such a group sends back.
     return max(config.retry_max_times, 0)

@@ -15,7 +15,6 @@ Source: RocketMQ ProduceAccumulator.
 """
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self
@@ -39,6 +38,8 @@ BATCH_COUNT_MAX = 1000
 BATCH_BYTES_MAX = 256 << 10
 #: Messages without a receipt.
 UNANSWERED_MAX = 100_000
+#: Where so many topics are known, those that nothing waits for are forgotten: they may be gone.
+TOPIC_COUNT = 1_000
 
 
 class Batcher:
@@ -111,7 +112,7 @@ class Batcher:
 
     def _feed_from(self, take_all: Callable[[], Awaitable[None]]) -> None:
         """Leave limits to a face for threads, and have it hand over what it has before a flush."""
-        self._window = SendWindow(sys.maxsize, sys.maxsize)
+        self._window.end_limits()
         self._take_all = take_all
 
     @property
@@ -157,7 +158,7 @@ class Batcher:
             raise self._window.refusal()
         where = self._place(message, queue, selector, sharding_key)
         if self._goes_alone(message):
-            return self._send_alone(message, where)
+            return self._send_alone(self._maker.prepare(message, where, None))
         future: asyncio.Future[SendReceipt] = self._pool.loop.create_future()
         self._gather(message, where, future)
         return future
@@ -181,33 +182,6 @@ class Batcher:
 
     # --- taking
 
-    def _check(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        sharding_key: str | None,
-    ) -> None:
-        """Refuse in a thread what ``_take`` would refuse later."""
-        where = self._place(message, queue, selector, sharding_key)
-        self._maker.check(message, where, in_batch=not self._goes_alone(message))
-
-    def _take(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: QueueSelector | None,
-        sharding_key: str | None,
-        answer: Answer,
-    ) -> None:
-        """Take a message from a thread, which waits for room itself, and has its own future."""
-        where = self._place(message, queue, selector, sharding_key)
-        if self._goes_alone(message):
-            alone = self._send_alone(message, where)
-            alone.add_done_callback(lambda done: _copy(done, answer))
-        else:
-            self._gather(message, where, answer)
-
     def _place(
         self,
         message: Message,
@@ -215,36 +189,70 @@ class Batcher:
         selector: QueueSelector | None,
         sharding_key: str | None,
     ) -> Placement | None:
-        """Accept a message; return where it goes."""
-        if self._is_closed:
-            raise ClientClosed("the batcher is closed; make another one of its producer")
+        """Accept a message; return where it goes. For any thread."""
+        self._check_open()
         send_encoding.check_message(message)
         if type(message.topic) is not str:
             check_send_topic(message.topic)
         return placement(queue, selector, sharding_key)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the batcher is closed; make another one of its producer")
+
     def _goes_alone(self, message: Message) -> bool:
         return bool(message.delay_level) or message.has_timer or is_retry_topic(message.topic)
 
-    def _send_alone(
-        self, message: Message, where: Placement | None
-    ) -> asyncio.Future[SendReceipt]:
-        send: MessageSend = self._maker.prepare(message, where, None)
+    def _send_alone(self, send: MessageSend) -> asyncio.Future[SendReceipt]:
         alone = self._sender.begin(send)
-        size_bytes = len(message.body)
+        size_bytes = send.size_bytes
         self._window.begin(size_bytes)
         alone.add_done_callback(lambda _: self._window.end(size_bytes))
         return alone
 
+    # --- from threads, which wait for room themselves, and have their own futures
+
+    def _take_message(self, message: Message, where: Placement | None, answer: Answer) -> None:
+        """Take one of which hooks are told."""
+        self._check_open()
+        if self._goes_alone(message):
+            send: MessageSend = self._maker.prepare(message, where, None)
+            self._take_alone(send, answer)
+        else:
+            self._gather(message, where, answer)
+
+    def _take_alone(self, send: MessageSend, answer: Answer) -> None:
+        """Take one that no batch takes."""
+        self._check_open()
+        send.restart(self._pool.loop.time(), self._config.deadline_s)
+        alone = self._send_alone(send)
+        alone.add_done_callback(lambda done: _copy(done, answer))
+
     # --- gathering
 
     def _gather(self, message: Message, where: Placement | None, answer: Answer) -> None:
-        key = (message.topic, where is not None)
+        part, message_id = self._maker.encode_in_batch(message, where)
+        told = message if self._maker.is_observed else None
+        self._take(message.topic, part, message_id, where, answer, told)
+
+    def _take(
+        self,
+        topic: str,
+        part: bytes,
+        message_id: str,
+        where: Placement | None,
+        answer: Answer,
+        message: Message | None = None,
+    ) -> None:
+        """Take a message that is encoded, perhaps by a thread; hooks are told of ``message``."""
+        self._check_open()
+        key = (topic, where is not None)
         found = self._gathered.get(key)
         if found is None:
-            check_send_topic(message.topic)
+            if len(self._gathered) % TOPIC_COUNT == 0:
+                known = self._gathered.items()
+                self._gathered = {one: some for one, some in known if some.run or some.busy}
             self._gathered[key] = found = Gathering()
-        part, message_id = self._maker.encode_in_batch(message, where)
         size_bytes = len(part)
         self._window.begin(size_bytes)
         if found.run.answers and found.run.size_bytes + size_bytes > self._bytes_max:
@@ -253,7 +261,7 @@ class Batcher:
         if not run.answers:
             found.since_s = self._pool.loop.time()
             found.timer = self._pool.loop.call_later(self._linger_s, self._go, key)
-        run.add(message, part, message_id, where, answer)
+        run.add(part, message_id, where, answer, message)
         if len(run.answers) >= self._count_max or run.size_bytes >= self._bytes_max:
             self._go(key)
 
@@ -273,7 +281,7 @@ class Batcher:
         else:
             run = found.take()
             try:
-                self._send(run, None, since_s)
+                self._send(topic, run, None, since_s)
             except PymqError as error:  # The connection has no room for another request.
                 self._fail(run, error)
 
@@ -302,19 +310,23 @@ class Batcher:
             for queue, some in by_queue.items()
         }
         try:
-            await asyncio.gather(*(self._send_queue(*one, since_s) for one in unsent.items()))
+            await asyncio.gather(
+                *(self._send_queue(topic, *one, since_s) for one in unsent.items())
+            )
         finally:
             for runs in unsent.values():
                 for some in runs:
                     self._fail(some, ClientClosed("the producer was closed before it was sent"))
 
-    async def _send_queue(self, queue: MessageQueue, runs: deque[Run], since_s: float) -> None:
+    async def _send_queue(
+        self, topic: str, queue: MessageQueue, runs: deque[Run], since_s: float
+    ) -> None:
         """Send batches to one queue, one after the other; each error goes to its batch."""
         where = Placement(queue, None, None)
         while runs:
             some = runs.popleft()
             try:
-                sent = self._send(some, where, since_s)
+                sent = self._send(topic, some, where, since_s)
             except PymqError as error:
                 self._fail(some, error)
             else:
@@ -329,10 +341,10 @@ class Batcher:
     # --- sending
 
     def _send(
-        self, run: Run, where: Placement | None, since_s: float
+        self, topic: str, run: Run, where: Placement | None, since_s: float
     ) -> asyncio.Future[list[SendReceipt]]:
         send = self._maker.batch(
-            run.messages, b"".join(run.parts), run.message_ids, where, since_s
+            topic, b"".join(run.parts), run.message_ids, where, since_s, messages=run.messages
         )
         future = self._sender.begin(send)
         future.add_done_callback(lambda done: self._answer(run, done))

@@ -12,14 +12,13 @@ import ipaddress
 import logging
 import os
 import secrets
-import weakref
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pymq.client.operations import SendResult, check_send_topic, read_send
+from pymq.client.sending.broker_kinds import BrokerKinds
 from pymq.client.sending.column_receipts import FAILED, UNKNOWN, ColumnReceipts
 from pymq.client.sending.placement import Placement
-from pymq.client.sending.preencoded_records import RecordsOffer, as_batch
+from pymq.client.sending.preencoded_records import as_batch
 from pymq.client.sending.producer_config import ProducerConfig
 from pymq.client.sending.producer_parts import ProducerParts
 from pymq.client.sending.send_attempt import SendAttempt
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What a broker does not say in this time, it is not waited for.
-OFFER_S = 1.0
 #: Bytes of one batch: large enough that requests cost little, and small enough to take turns.
 BATCH_BYTES = 512 << 10
 
@@ -58,19 +55,26 @@ class RecordsSend(ColumnSend):
 
     Attributes:
         records: what it sends.
-        takers: connections to brokers that take them.
+        kinds: who takes them.
     """
 
-    __slots__ = ("records", "takers")
+    __slots__ = ("kinds", "records")
 
+    ASKS_FIRST = True
     records: RecordsBody
-    takers: Mapping[AsyncChannel, bool]
+    kinds: BrokerKinds
+
+    async def ask_first(self, channel: AsyncChannel) -> None:
+        try:
+            await self.kinds.takes_records(channel)
+        except PymqError as error:
+            _log.debug("%s does not say whether it takes records: %s", channel.peer, error)
 
     def write(
         self, channel: AsyncChannel, template: SendTemplate, opaque: int, command_flag: int = 0
     ) -> None:
-        if not self.takers.get(channel, False):
-            self.body = as_batch(self.records)
+        if not self.kinds.takers.get(channel, False):
+            self.body = self.body or as_batch(self.records)
             super().write(channel, template, opaque, command_flag)
             return
         sizes = base64.b64encode(self.records.sizes).decode()
@@ -92,8 +96,6 @@ class ColumnSends:
 
     _config: ProducerConfig
     _parts: ProducerParts
-    #: Of each connection that was asked: does its broker take pre-encoded records?
-    _takers: "weakref.WeakKeyDictionary[AsyncChannel, bool]"
 
     async def send_columns(
         self, table: Any, *, topic: str | None = None, deadline_s: float | None = None
@@ -187,10 +189,7 @@ class ColumnSends:
                 continue
             try:
                 channel = await pool.broker_channel(template.queue.topic, name, template.address)
-                if channel not in self._takers:
-                    kind = await pool.ask(channel, RecordsOffer(), timeout_s=OFFER_S)
-                    self._takers[channel] = kind.takes_records
-                answers.add(self._takers[channel])
+                answers.add(await self._parts.sender.kinds.takes_records(channel))
             except PymqError as error:
                 _log.debug("broker %r is not asked for its kind: %s", name, error)
         return answers == {True}
@@ -259,7 +258,7 @@ class ColumnSends:
             loop.time() + limit_s,
         )
         if isinstance(send, RecordsSend) and not isinstance(request.body, bytes):
-            send.records, send.takers = request.body, self._takers
+            send.records, send.kinds = request.body, parts.sender.kinds
             send.size_bytes += len(request.body.body)
         return parts.sender.begin(send)
 

@@ -18,7 +18,8 @@ class Run:
     collector busy for as long as it takes to send them.
 
     Attributes:
-        messages, wheres: of each.
+        messages: of each, if there are hooks, which look at them; else none.
+        wheres: of each.
         answers: futures, of this event loop or of threads.
         parts: what the body of a batch has of each.
         message_ids: of each.
@@ -40,14 +41,15 @@ class Run:
 
     def add(
         self,
-        message: Message,
         part: bytes,
         message_id: str,
         where: Placement | None,
         answer: Answer,
+        message: Message | None,
     ) -> None:
         """Append a message."""
-        self.messages.append(message)
+        if message is not None:
+            self.messages.append(message)
         self.parts.append(part)
         self.message_ids.append(message_id)
         self.wheres.append(where)
@@ -57,8 +59,8 @@ class Run:
     def move(self, at: int, to: "Run") -> None:
         """Append one of these to another run; whoever does it drops this run."""
         to.add(
-            *(self.messages[at], self.parts[at], self.message_ids[at], self.wheres[at]),
-            self.answers[at],
+            *(self.parts[at], self.message_ids[at], self.wheres[at], self.answers[at]),
+            self.messages[at] if self.messages else None,
         )
 
     def split(self, count_max: int, bytes_max: int) -> "Iterator[Run]":

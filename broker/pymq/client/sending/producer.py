@@ -132,9 +132,8 @@ class Producer(ColumnSends, Recalls):
         self._transactions = parts.transactions
         self._check_topics = tuple(check_topics)
         self._batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
-        self._takers = weakref.WeakKeyDictionary()
         self._forget_end: Callable[[], object] | None = None
-        self._closing = asyncio.Lock()
+        self._is_closing = False
 
     # --- life
 
@@ -160,12 +159,18 @@ class Producer(ColumnSends, Recalls):
     async def close(self, timeout_s: float = 10.0) -> None:
         """Wait for the sends in flight, unregister, close. Idempotent; cancelled, it does not wait.
 
+        Who closes it while somebody else does waits for that.
+
         Raises:
             ClientMisplaced: it was started in another event loop.
         """
         if self._pool.is_open:
             self._pool.check_open()
-        async with self._closing:  # Whoever comes second returns when it is closed, too.
+        if self._is_closing:
+            await self._pool.closing.wait_ended()
+            return
+        self._is_closing = True
+        with self._pool.closing:
             try:
                 if self._pool.is_open:
                     await self._parts.finish(self.flush, timeout_s)

@@ -66,6 +66,8 @@ class SendAttempt(Generic[R]):
     MAY_REPEAT = True
     #: Version of the protocol that the broker must have; 0: any.
     NEEDS_VERSION = 0
+    #: Is something asked of a broker before it is sent there?
+    ASKS_FIRST = False
     #: Is it a half message?
     IS_HALF = False
     #: Of the request.
@@ -108,6 +110,11 @@ class SendAttempt(Generic[R]):
         #: Failed attempts; ``None``: none has.
         self.history: SendHistory | None = None
 
+    def restart(self, started_s: float, limit_s: float) -> None:
+        """Count its time from here on: a thread has made it, and had to wait for the loop."""
+        self.started_s = self.attempted_s = started_s
+        self.deadline_s = started_s + limit_s
+
     @property
     def is_stored(self) -> bool:
         """Has a broker said so?"""
@@ -136,6 +143,9 @@ class SendAttempt(Generic[R]):
             return queues.next(avoid)
         return self.placement.choose(queues)
 
+    async def ask_first(self, channel: AsyncChannel) -> None:
+        """Ask what must be known of a connection before it is sent over it."""
+
     def attempt(self, channel: AsyncChannel, template: SendTemplate, timeout_s: float) -> None:
         """Send it; ``answered`` will be called with the outcome.
 
@@ -155,7 +165,9 @@ class SendAttempt(Generic[R]):
         on_answer: Callable[[Command | PymqError], None],
     ) -> None:
         """Send it; ``on_answer`` gets the outcome. Raises what ``attempt`` does."""
-        opaque = channel.register(template.description, timeout_s, on_answer)
+        opaque = channel.register(
+            template.description, timeout_s, on_answer, until_s=self.deadline_s
+        )
         try:
             self.write(channel, template, opaque)
         except BaseException:

@@ -1,7 +1,8 @@
 """Makes sends of what users give: a message is checked, gets an id, and is encoded."""
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pymq.client.checks import check_seconds
 from pymq.client.cluster.pool import ClientPool
@@ -17,12 +18,9 @@ from pymq.protocol.message import INSTANCE_ID, SHARDING_KEY, WAIT, Message
 
 M = TypeVar("M", bound=MessageSend)
 
-#: As long as the id of any message.
-_SOME_ID = "0" * 32
-
 
 class SendMaker:
-    """Makes the sends of one producer. For one event loop.
+    """Makes the sends of one producer. For one event loop; see ``for_threads``.
 
     Args:
         pool: makes the ids of messages.
@@ -41,6 +39,7 @@ class SendMaker:
         observer: SendObserver | None = None,
     ) -> None:
         self._pool = pool
+        self._unique_keys = pool.unique_keys
         self._sender = sender
         self._config = config
         self._clock = clock
@@ -55,6 +54,19 @@ class SendMaker:
     def is_observed(self) -> bool:
         """Is there anybody who is told of every message?"""
         return self._observer is not None
+
+    def for_threads(self) -> Self:
+        """Return one that threads may use while the producer is open, if nobody is told of sends.
+
+        What it makes is complete, but it is the event loop that begins it.
+
+        Raises:
+            ClientClosed, ClientMisplaced: called somewhere else than in that loop.
+        """
+        unique_keys = self._unique_keys()
+        made = copy.copy(self)
+        made._unique_keys = lambda: unique_keys
+        return made
 
     def limit_s(self, deadline_s: float | None) -> float:
         """Return how long a send may take."""
@@ -91,7 +103,7 @@ class SendMaker:
         if type(topic) is not str or topic not in self._sender.topics:
             check_send_topic(topic)
         born_ms = self._clock.wall_ms()
-        key = self._pool.unique_keys().next(born_ms)
+        key = self._unique_keys().next(born_ms)
         body = message.body
         if type(body) is not bytes or not 0 < len(body) < self._plain_bytes:
             body, compressed = send_encoding.prepare_body(body, topic, self._config)
@@ -124,32 +136,6 @@ class SendMaker:
             self._observer.watch((message,), send)
         return send
 
-    def check(self, message: Message, where: Placement | None, *, in_batch: bool) -> None:
-        """Refuse what cannot be sent, which the event loop would find out later. For any thread.
-
-        Where there are hooks, they may change a message before it is encoded, so it is accepted.
-
-        Args:
-            message: what.
-            where: to which queue.
-            in_batch: will it be encoded by ``encode_in_batch``, and not by ``prepare``?
-
-        Raises:
-            LocalProtocolError: it cannot be sent.
-        """
-        if self._observer is not None:
-            return
-        topic = message.topic
-        if type(topic) is not str or topic not in self._sender.topics:
-            check_send_topic(topic)
-        bytes_max = self._config.body_bytes_max
-        if in_batch:
-            send_encoding.encode_in_batch(message, _SOME_ID, bytes_max, _system(where))
-            return
-        send_encoding.check_body(message.body, topic, bytes_max)
-        send_encoding.check_flag(message.flag)
-        send_encoding.properties_json(message, _SOME_ID, system=self._with_own(None, where))
-
     def _with_own(
         self, system: Mapping[str, str] | None, where: Placement | None
     ) -> dict[str, str]:
@@ -177,7 +163,13 @@ class SendMaker:
             end = first + len(batch.unique_keys)
             sends.append(
                 self.batch(
-                    messages[first:end], batch.body, batch.unique_keys, where, started_s, limit_s
+                    messages[first].topic,
+                    batch.body,
+                    batch.unique_keys,
+                    where,
+                    started_s,
+                    limit_s,
+                    messages=messages[first:end],
                 )
             )
             first = end
@@ -193,7 +185,7 @@ class SendMaker:
             ClientClosed: the producer is not open.
         """
         born_ms = self._clock.wall_ms()
-        make = self._pool.unique_keys().next
+        make = self._unique_keys().next
         if self._observer is not None:
             self._observer.before(messages)
         keys = [make(born_ms) for _ in messages]
@@ -205,7 +197,10 @@ class SendMaker:
         """Return a message as part of the body of a batch, and its id. Raises as for several."""
         if self._observer is not None:
             self._observer.before((message,))
-        key = self._pool.unique_keys().next(self._clock.wall_ms())
+        topic = message.topic
+        if type(topic) is not str or topic not in self._sender.topics:
+            check_send_topic(topic)
+        key = self._unique_keys().next(self._clock.wall_ms())
         part = send_encoding.encode_in_batch(
             message, key, self._config.body_bytes_max, _system(where)
         )
@@ -213,27 +208,30 @@ class SendMaker:
 
     def batch(
         self,
-        messages: Sequence[Message],
+        topic: str,
         body: bytes,
         message_ids: Sequence[str],
         where: Placement | None,
         started_s: float,
         limit_s: float | None = None,
+        *,
+        messages: Sequence[Message],
     ) -> BatchSend:
         """Return the send of encoded messages.
 
         Args:
-            messages: of one topic.
+            topic: of all of them.
             body: they, as ``encode_batches`` makes them.
             message_ids: of each.
             where: to which queue.
             started_s: when that began, on the clock of the event loop.
             limit_s: how long it may take; ``None``: the producer's ``deadline_s``.
+            messages: for who is told of every message; nobody else looks at them.
         """
         send = BatchSend(
             self._sender,
             self._pool.loop.create_future(),
-            messages[0].topic,
+            topic,
             body,
             '""' if self._config.wait_stored else '"WAIT\\u0001false\\u0002"',
             self._clock.wall_ms(),

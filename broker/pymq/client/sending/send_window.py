@@ -1,6 +1,7 @@
 """How much a producer may have in flight: a number of sends, and their bytes."""
 
 import asyncio
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -40,6 +41,10 @@ class SendWindow:
         self.gathered: set[SendWindow] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
+
+    def end_limits(self) -> None:
+        """Be never full, but count on: somebody else limits what begins."""
+        self._count_max = self._bytes_max = sys.maxsize
 
     def gather(self, window: "SendWindow", owner: object) -> None:
         """Keep somebody's window in ``gathered`` while he is there, or if he leaves something."""

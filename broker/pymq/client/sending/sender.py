@@ -9,12 +9,12 @@ in a task of its own, which is the same work with waiting in between.
 import asyncio
 import logging
 import random
-import weakref
 from typing import Any, TypeVar
 
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.cluster.routes import Route, no_write_queue
 from pymq.client.sending.broker_health import BrokerHealth
+from pymq.client.sending.broker_kinds import BrokerKinds
 from pymq.client.sending.producer_config import ProducerConfig
 from pymq.client.sending.queue_selection import TopicQueues
 from pymq.client.sending.send_attempt import SendAttempt
@@ -25,7 +25,6 @@ from pymq.client.sending.send_window import SendWindow
 from pymq.clock import Clock
 from pymq.errors import (
     ClientClosed,
-    ConfigurationError,
     ConnectionFailed,
     PymqError,
     RequestTimeout,
@@ -62,6 +61,7 @@ class Sender:
     Attributes:
         topics: the queues of the topics in use; of one that is not there the route is read first.
         window: what is in flight; the owner waits for room in it.
+        kinds: what brokers say of themselves.
     """
 
     def __init__(self, pool: ClientPool, config: ProducerConfig, *, clock: Clock) -> None:
@@ -69,8 +69,7 @@ class Sender:
         self._config = config
         self.window = SendWindow(config.in_flight_max, config.in_flight_bytes_max)
         self.topics: dict[str, TopicQueues] = {}
-        # Of each connection, because another broker may run at the address later.
-        self._versions: weakref.WeakKeyDictionary[AsyncChannel, int] = weakref.WeakKeyDictionary()
+        self.kinds = BrokerKinds(pool)
         self._health = BrokerHealth(clock, lambda: pool.is_open)
 
     # --- a send
@@ -86,7 +85,7 @@ class Sender:
                 "nothing of it was sent (deadline_s)"
             )
             return self.refuse(send, late)
-        if queues is not None and not send.NEEDS_VERSION:
+        if queues is not None and not (send.NEEDS_VERSION or send.ASKS_FIRST):
             try:
                 template = send.choose(queues, self._health.names)
             except RouteNotFound as error:  # of a broker that may come back
@@ -160,7 +159,9 @@ class Sender:
     async def _attempt(self, send: SendAttempt[R]) -> R:
         template, channel = await self._reach(send)
         if send.NEEDS_VERSION:
-            await self._check_version(send, channel)
+            await self.kinds.check_version(channel, send.NEEDS_VERSION, send.topic)
+        if send.ASKS_FIRST:
+            await send.ask_first(channel)
         future: asyncio.Future[Command] = self._pool.loop.create_future()
 
         def on_answer(answer: Command | PymqError) -> None:
@@ -217,25 +218,6 @@ class Sender:
             f"topic {topic!r}: no name server of {', '.join(self._config.name_servers)} gave its "
             "route before the send had to end (deadline_s)"
         )
-
-    async def _check_version(self, send: SendAttempt[Any], channel: AsyncChannel) -> None:
-        """Accept a broker that knows what a message asks for.
-
-        Raises:
-            ConfigurationError: it would ignore it.
-            PymqError: it does not say.
-        """
-        version = self._versions.get(channel)
-        if version is None:
-            with before_sending():
-                version = await self._pool.heartbeats.ask_version(channel)
-            self._versions[channel] = version
-        if version < send.NEEDS_VERSION:
-            raise ConfigurationError(
-                f"{channel.peer} has version {version} of RocketMQ's protocol, expected at least "
-                f"{send.NEEDS_VERSION} (5.0) for delay_s and deliver_at: it would deliver the "
-                f"message to {send.topic!r} at once. Use delay_level, or another broker"
-            )
 
     async def _recover(self, send: SendAttempt[Any], error: PymqError) -> bool:
         """Wait before a retry, reading the route again if it may be wrong; false: no time left."""

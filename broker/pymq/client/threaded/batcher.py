@@ -6,12 +6,14 @@ import functools
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Self, TypeAlias
 
 from pymq.client.sending import batcher as _batcher
-from pymq.client.sending.placement import QueueSelector
+from pymq.client.sending.placement import Placement, QueueSelector
 from pymq.client.sending.producer import Producer as _Asyncio
 from pymq.client.sending.receipts import SendReceipt
+from pymq.client.sending.send_attempt import MessageSend
 from pymq.client.threaded.handed_over import as_it_is
 from pymq.client.threaded.producer import Producer
 from pymq.client.threaded.thread_window import ThreadWindow
@@ -22,14 +24,9 @@ from pymq.protocol.message import Message
 #: For so long at a time, and so many at a time, messages of threads are taken.
 TURN_S = 0.01
 TAKEN_COUNT = 100
-#: A message, its queue, selector and sharding key, and who waits for its receipt.
-_Handed: TypeAlias = tuple[
-    Message,
-    MessageQueue | None,
-    QueueSelector | None,
-    str | None,
-    concurrent.futures.Future[SendReceipt],
-]
+_Future: TypeAlias = concurrent.futures.Future[SendReceipt]
+#: What gives a message to the batcher, in the loop, and who waits for its receipt.
+_Handed: TypeAlias = tuple[Callable[[_Future], None], _Future]
 
 
 class Batcher:
@@ -138,15 +135,14 @@ class Batcher:
         """
         self._face._check_caller()
         self._check_process()
-        message = as_it_is(message)
-        self._made._check(message, queue, selector, sharding_key)
-        size = len(message.body) if isinstance(message.body, bytes) else 0
+        where = self._made._place(message, queue, selector, sharding_key)
+        take, size = self._encode(message, where)
         room = self._room
         room.wait_begin(size, self._limit_s, self._face._check_open)
-        future: concurrent.futures.Future[SendReceipt] = concurrent.futures.Future()
+        future: _Future = concurrent.futures.Future()
         future.add_done_callback(lambda _: room.end(size))
         with self._lock:
-            self._handed.append((message, queue, selector, sharding_key, future))
+            self._handed.append((take, future))
             is_first, self._is_awaited = not self._is_awaited, True
         if is_first:
             try:
@@ -155,6 +151,21 @@ class Batcher:
                 self._refuse(error)
                 raise
         return future
+
+    def _encode(
+        self, message: Message, where: Placement | None
+    ) -> tuple[Callable[[_Future], None], int]:
+        """Return what gives a message to the batcher as it is now, and its bytes."""
+        made, maker = self._made, self._face._thread_maker
+        if maker.is_observed:
+            message = as_it_is(message)
+            size = len(message.body) if isinstance(message.body, bytes) else 0
+            return functools.partial(made._take_message, message, where), size
+        if made._goes_alone(message):
+            send: MessageSend = maker.prepare(message, where, None)
+            return functools.partial(made._take_alone, send), send.size_bytes
+        part, message_id = maker.encode_in_batch(message, where)
+        return functools.partial(made._take, message.topic, part, message_id, where), len(part)
 
     def flush(self) -> None:
         """See the asyncio Batcher."""
@@ -176,15 +187,13 @@ class Batcher:
         In the loop. A thread that does nothing else can hand over more in a second than the loop
         takes in one: heartbeats and answers must not wait for all of it.
         """
-        take = self._made._take
         until_s = time.monotonic() + TURN_S
         while some := self._swap(TAKEN_COUNT):
-            for handed in some:
-                future = handed[-1]
+            for take, future in some:
                 if not future.set_running_or_notify_cancel():
                     continue
                 try:
-                    take(*handed)
+                    take(future)
                 except Exception as error:  # of a hook, for instance: for who sent the message
                     future.set_exception(error)
             if time.monotonic() >= until_s:
@@ -200,5 +209,5 @@ class Batcher:
 
     def _refuse(self, error: PymqError) -> None:
         while some := self._swap(TAKEN_COUNT):
-            for handed in some:
-                handed[-1].set_exception(error)
+            for _, future in some:
+                future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Messages as they are when a thread hands them over: the event loop encodes them later."""
+"""Messages as they are when a thread hands them over, for hooks: these change them in the loop."""
 
 import copy
 

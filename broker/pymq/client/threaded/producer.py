@@ -8,10 +8,12 @@ from pymq.client.sending import producer as _producer
 from pymq.client.sending.placement import QueueSelector, placement
 from pymq.client.sending.producer_config import MOMENT_S
 from pymq.client.sending.receipts import SendReceipt
+from pymq.client.sending.send_attempt import MessageSend
 from pymq.client.sending.send_encoding import batch_messages
+from pymq.client.sending.send_maker import SendMaker
 from pymq.client.threaded.blocking_face import blocking, constructor
 from pymq.client.threaded.handed_over import as_it_is
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.loop_thread import Threaded, soon
 from pymq.client.threaded.thread_window import ThreadWindow
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
@@ -31,6 +33,8 @@ class Producer(Threaded[_producer.Producer]):
     @constructor(_producer.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(lambda: _producer.Producer(*args, **kwargs))
+        #: A client, and what encodes its messages in threads.
+        self._maker: tuple[_Asyncio, SendMaker] | None = None
         self._renewed()
 
     def _renewed(self) -> None:
@@ -96,30 +100,45 @@ class Producer(Threaded[_producer.Producer]):
             ClientClosed: the producer is not open.
         """
         self._check_caller()
-        message = as_it_is(message)
-        maker = self._client._maker
-        maker.check(message, placement(queue, selector, sharding_key), in_batch=False)
-        size = len(message.body) if isinstance(message.body, bytes) else 0
+        maker = self._thread_maker
         limit_s = maker.limit_s(deadline_s)
+        where = placement(queue, selector, sharding_key)
+        send: MessageSend | None = None
+        if maker.is_observed:
+            message = as_it_is(message)
+            size = len(message.body) if isinstance(message.body, bytes) else 0
+        else:
+            send = maker.prepare(message, where, limit_s)
+            size = send.size_bytes
         room = self._room
         waited_s = room.wait_begin(size, limit_s, self._check_open)
         if waited_s:
-            deadline_s = max(limit_s - waited_s, MOMENT_S)
+            limit_s = max(limit_s - waited_s, MOMENT_S)
         try:
-            future = self._begin(
-                self._client.send(
+            if send is None:
+                work = self._client.send(
                     message,
                     queue=queue,
                     selector=selector,
                     sharding_key=sharding_key,
-                    deadline_s=deadline_s,
+                    deadline_s=limit_s,
                 )
-            )
+            else:
+                work = _send(self._client, send, limit_s)
+            future = self._begin(work)
         except BaseException:
             room.end(size)
             raise
         future.add_done_callback(lambda _: room.end(size))
         return future
+
+    @property
+    def _thread_maker(self) -> SendMaker:
+        """Encodes messages in the thread that hands them over."""
+        client, known = self._client, self._maker
+        if known is None or known[0] is not client:  # in a child it is another one
+            self._maker = known = client, self._call(soon(client._maker.for_threads))
+        return known[1]
 
     def send_batch(
         self,
@@ -137,3 +156,12 @@ class Producer(Threaded[_producer.Producer]):
                 several, queue=queue, selector=selector, deadline_s=deadline_s
             )
         )
+
+
+async def _send(client: _Asyncio, send: MessageSend, limit_s: float) -> SendReceipt:
+    """Begin what a thread has made; its time runs from now on."""
+    client._pool.check_open()
+    send.restart(client._pool.loop.time(), limit_s)
+    if client._window.is_full:
+        await client._window.wait_room(client._pool.check_open, send.deadline_s)
+    return await client._sender.begin(send)
