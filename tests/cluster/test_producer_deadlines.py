@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Awaitable
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
@@ -18,6 +18,7 @@ from tests.cluster.scenarios import wait_until
 from pymq import blocking
 from pymq.client.sending.batcher import Batcher
 from pymq.client.sending.producer import Producer
+from pymq.client.sending.send_attempt import SendAttempt
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     ConfigurationError,
@@ -99,6 +100,27 @@ def test_known_failures_are_tried_again_until_the_deadline(
             assert refused.value.outcome_known and refused.value.code == 2
             assert len(broker.sent) > 3
             assert len({(command.fields or {})["i"] for command in broker.sent}) == 1
+
+    run(test())
+
+
+def test_who_is_reached_too_late_for_another_attempt_leaves_the_error_of_the_last_one() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, deadline_s=2.0) as producer:
+            broker.answers = [2] * 10_000
+            sender = producer._sender
+            reach = sender._reach
+
+            async def reach_late(send: SendAttempt[Any]) -> Any:
+                found = await reach(send)
+                if send.history is not None:
+                    await asyncio.sleep(send.deadline_s - sender._pool.loop.time())
+                return found
+
+            sender._reach = reach_late  # type: ignore[method-assign]
+            with pytest.raises(SystemBusy) as refused:
+                await producer.send(Message("T", b"x"))
+            assert refused.value.outcome_known and len(broker.sent) == 1
 
     run(test())
 

@@ -50,6 +50,10 @@ _ROUTE_DOUBTED = (TopicNotExist, ConnectionFailed, RouteNotFound, ServiceNotAvai
 R = TypeVar("R")
 
 
+class _TooLate(Exception):
+    """A broker was reached when there was no time for another attempt any more."""
+
+
 class Sender:
     """Makes the attempts of one producer's sends. For one event loop.
 
@@ -147,6 +151,10 @@ class Sender:
                 return
             try:
                 result = await self._attempt(send)
+            except _TooLate:
+                assert error is not None
+                send.failed(error)
+                return
             except PymqError as failure:
                 error = failure
                 if not self._may_go_on(send, failure):
@@ -176,10 +184,7 @@ class Sender:
         send.attempted_s = self._pool.loop.time()
         left_s = max(send.deadline_s - send.attempted_s, 0.0)
         if left_s < ATTEMPT_MIN_S and send.history is not None:
-            raise ConnectionFailed(
-                f"{channel.peer} was reached too late for another attempt to send a message to "
-                f"topic {send.topic!r} (deadline_s)"
-            )
+            raise _TooLate
         send.request(channel, template, min(self._config.timeout_s, left_s), on_answer)
         answer = await future
         try:
