@@ -9,23 +9,27 @@ from typing import Any
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import ConsumerData, Heartbeat
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers.send import LETTERS, SendRequest
 from pymq.protocol.message import decode_properties
-from pymq.protocol.record import Record, decode_records
-from pymq.store import FlushMode, StoreConfig
+from pymq.protocol.record import NewRecord, Record, decode_records
+from pymq.store import FlushMode, MessageStore, PutStatus, StoreConfig
 
 DEADLINE_S = 120.0
 TIMEOUT_S = 30.0
 #: Sends are not refused because somebody else makes this machine's disk slow.
 DISK_BUSY_MS = 60_000
+SEGMENT_BYTES = 1 << 20
 #: What the broker says of every message that is sent alone.
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
 #: The id that it gives one that has none.
 GIVEN_ID = re.compile(r"7F000001[0-9A-F]{24}")
+#: Where the messages of tests were born and stored.
+HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 
 
 class Peer:
@@ -120,7 +124,7 @@ def serve(
             StoreConfig(
                 root_path=path,
                 flush_mode=flush,
-                segment_bytes=1 << 20,
+                segment_bytes=SEGMENT_BYTES,
                 # How full this machine's disk is must not matter.
                 **{"disk_free_enough_bytes": 1, **(store or {})},
             ),
@@ -137,9 +141,28 @@ def serve(
     asyncio.run(run())
 
 
+def put_record(path: Path, record: NewRecord) -> None:
+    """Store what a broker that ran on ``path`` before has taken."""
+    config = StoreConfig(root_path=path, segment_bytes=SEGMENT_BYTES, disk_free_enough_bytes=1)
+    store = MessageStore.open(config, Clock())
+    (result,) = store.put([record], HOST)
+    assert result.status is PutStatus.OK
+    store.close()
+
+
 async def connect(broker: Broker, *, port: int | None = None) -> Peer:
-    peer = Peer(broker)
-    address = broker.address if port is None else f"127.0.0.1:{port}"
+    return await _connected(
+        Peer(broker), broker.address if port is None else f"127.0.0.1:{port}"
+    )
+
+
+async def connect_to(address: str) -> Peer:
+    """Connect to a broker that is in a thread of its own."""
+    broker: Any = None
+    return await _connected(Peer(broker), address)
+
+
+async def _connected(peer: Peer, address: str) -> Peer:
     peer.channel = await AsyncChannel.connect(address, TIMEOUT_S, on_request=peer.on_request)
     return peer
 

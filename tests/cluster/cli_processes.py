@@ -1,7 +1,9 @@
 """The command ``pymq`` as a process of its own."""
 
 import json
+import multiprocessing
 import os
+import pkgutil
 import selectors
 import signal
 import subprocess
@@ -11,7 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from pymq import cli
+from pymq.cli.main import main
 
 FILES = Path(__file__).parents[1] / "unit/cli/files"
 COMMAND = (sys.executable, "-m", "pymq.cli")
@@ -23,6 +29,13 @@ DEADLINE_S = 120.0
 STOP_S = 10.0
 #: Warns of a disk that is slow, as a shared one is now and then.
 DISK_LOGGER = " pymq.broker.pressure.disk_pressure: "
+#: What a process that is forked heeds as if it had been started with it.
+HEEDED = {"NAMESRV_ADDR", "PYMQ_CONFIG"}
+#: Forks processes in which everything is imported: that takes longer than most commands do.
+FORKS = multiprocessing.get_context("forkserver")
+_MODULES = {one.name for one in pkgutil.iter_modules(cli.__path__)} - {"__main__"}
+_LATE = ("encodings.idna", "rich.table", "tomllib", "typer._adapters")  # when a command runs
+FORKS.set_forkserver_preload([*(f"pymq.cli.{name}" for name in _MODULES), *_LATE])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -34,8 +47,11 @@ def pymq(
     *arguments: str | Path, given: bytes | None = None, cwd: Path | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
+    words = [str(one) for one in arguments]
+    if more.keys() <= HEEDED:
+        return _fork(words, given or b"", str(cwd or Path.cwd()), environment(**more))
     done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*COMMAND, *words],
         input=given,
         stdin=subprocess.DEVNULL if given is None else None,
         capture_output=True,
@@ -47,6 +63,35 @@ def pymq(
     return subprocess.CompletedProcess(
         done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
+
+
+def _fork(
+    words: list[str], given: bytes, cwd: str, env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    with TemporaryDirectory() as name:
+        streams = [Path(name, one) for one in ("stdin", "stdout", "stderr")]
+        for file, content in zip(streams, (given, b"", b""), strict=True):
+            file.write_bytes(content)
+        process = FORKS.Process(target=_command, args=(words, streams, cwd, env))
+        process.start()
+        process.join(DEADLINE_S)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(words, DEADLINE_S, *map(Path.read_bytes, streams[1:]))
+        out, err = (file.read_bytes().decode() for file in streams[1:])
+    return subprocess.CompletedProcess(words, process.exitcode, out, err)
+
+
+def _command(words: list[str], streams: list[Path], cwd: str, env: dict[str, str]) -> None:
+    """Be the command, in a process of its own."""
+    for fd, file in enumerate(streams):
+        os.dup2(os.open(file, os.O_RDWR), fd)
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    sys.argv[1:] = words
+    sys.exit(main())
 
 
 class Running:

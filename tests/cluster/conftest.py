@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.administration import admin_of
+from tests.cluster.running import PATIENT
 from tests.cluster.scenarios import QUEUE_COUNT, TIMEOUT_S
 
 from pymq import BlockingClient
@@ -29,6 +30,14 @@ def topic(pymq_cluster: Cluster) -> str:
     with BlockingClient(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as made:
         admin_of(made).topics.create("topic", queue_count=QUEUE_COUNT)
     return "topic"
+
+
+@pytest.fixture
+def group() -> Iterator[Cluster]:
+    """A group of two brokers and their controller."""
+    with Cluster(replicas=2, replication=PATIENT) as running:
+        running.wait_in_sync()
+        yield running
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from typing import Self
 
+from tests.cluster.scenarios import wait_until
+
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from pymq.protocol.codes import RequestCode
@@ -47,6 +49,10 @@ class FakeBroker:
                 connection.respond(command, command.reply(answer, "as wanted", fields))
         else:
             connection.respond(command, command.reply(0, fields={}))
+
+    async def wait_sent(self, count: int) -> None:
+        """Wait until this many sends have come, answered or not."""
+        await wait_until(lambda: len(self.sent) >= count, f"{count} sends")
 
     def route(self) -> TopicRoute:
         address = self.advertise or self.address

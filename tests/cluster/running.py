@@ -9,6 +9,17 @@ from pymq.net.channel import AsyncChannel
 
 DEADLINE_S = 300.0
 TIMEOUT_S = 30.0
+#: Of a producer, for what succeeds, however busy the machine: an attempt that is given up is made
+#: once more.
+LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
+#: Too late for what is told at once.
+SLOW_MS = 20_000
+#: Of a group: a slave that is slow, as the machine may be, stays in sync.
+PATIENT = {
+    "metadata_interval_ms": SLOW_MS,
+    "slave_timeout_ms": 30_000,
+    "sync_state_lag_ms": 30_000,
+}
 
 
 def run(work: Awaitable[None]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.broker_peer import Peer, connect, create_topic, serve
 from tests.cluster.played import Played, PlayedNameServer, route_to
 from tests.cluster.running import DEADLINE_S, run
+from tests.unit.store.stores import FakeClock
 
 from pymq.broker import topic_routes
 from pymq.broker.topic_routes import AGAIN_S, ASKING_COUNT_MAX, FRESH_S, TopicRoutes
@@ -118,18 +119,9 @@ class Table:
         return None
 
 
-class Clock:
-    """Stands still until it is set."""
-
-    now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-
-def routes_of(*name_servers: str) -> tuple[TopicRoutes, Clock]:
+def routes_of(*name_servers: str) -> tuple[TopicRoutes, FakeClock]:
     table: Any = Table()
-    clock: Any = Clock()
+    clock = FakeClock()
     return TopicRoutes("broker-a", name_servers, table, clock), clock
 
 
@@ -147,7 +139,7 @@ def test_a_topic_that_is_unknown_is_asked_for_a_few_times_however_many_want_it()
             assert asked <= ASKING_COUNT_MAX
             server.routes["nope"] = route_to("127.0.0.1:1", queue_count=2)
             assert await routes.queues("nope") is None and server.accepted == asked
-            clock.now_s += AGAIN_S  # it may be created at any time
+            clock.now_ms += int(1000 * AGAIN_S)  # it may be created at any time
             assert await routes.queues("nope") == [
                 MessageQueue("nope", "broker-a", 0),
                 MessageQueue("nope", "broker-a", 1),
@@ -194,13 +186,13 @@ def test_name_servers_that_do_not_answer_are_said_once_and_left_alone_for_a_whil
             queues = await routes.queues("T")
             assert queues == [MessageQueue("T", "broker-a", 0)]
             server.answer = cut_off
-            clock.now_s += FRESH_S
+            clock.now_ms += int(1000 * FRESH_S)
             for _ in range(3):
                 asked = server.accepted
                 assert await ask_often(routes, "U") == [None] * 1000
                 assert await ask_often(routes, "T") == [queues] * 1000
                 assert 0 < server.accepted - asked <= ASKING_COUNT_MAX
-                clock.now_s += AGAIN_S
+                clock.now_ms += int(1000 * AGAIN_S)
             server.answer = answer
             assert await routes.queues("U") is None
             await routes.close()
@@ -246,7 +238,7 @@ def test_a_route_that_cannot_be_told_keeps_no_other_from_being_told(
                 for _ in range(2):
                     assert await routes.queues("bad") is None
                     assert await routes.queues("T") == [MessageQueue("T", "broker-a", 0)]
-                clock.now_s += AGAIN_S
+                clock.now_ms += int(1000 * AGAIN_S)
             assert asked == ["bad", "T", "bad"]
             is_bad = False
             server.routes["bad"] = route_to("127.0.0.1:1")
@@ -272,7 +264,7 @@ def test_a_stale_route_is_used_while_it_is_asked_for_again() -> None:
             assert old == [MessageQueue("T", "broker-a", 0)]
             server.answer = later
             server.routes["T"] = route_to("127.0.0.1:1", queue_count=2)
-            clock.now_s += FRESH_S
+            clock.now_ms += int(1000 * FRESH_S)
             async with asyncio.timeout(20):  # nobody answers before it is over
                 assert await ask_often(routes, "T") == [old] * 1000
             may_answer.set()
@@ -281,7 +273,7 @@ def test_a_stale_route_is_used_while_it_is_asked_for_again() -> None:
             assert await routes.queues("T") == [*old, MessageQueue("T", "broker-a", 1)]
             assert server.accepted == 2
             await routes.close()
-            clock.now_s += FRESH_S
+            clock.now_ms += int(1000 * FRESH_S)
             assert len(await routes.queues("T") or ()) == 2 and server.accepted == 2
 
         run(test())

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
+from tests.cluster.broker_peer import (
+    DEADLINE_S,
+    HOST,
+    Peer,
+    connect,
+    fields,
+    put_record,
+    records,
+    serve,
+)
+from tests.cluster.test_delayed_messages import Later
 from tests.cluster.transactional import (
     COMMIT,
     GROUP,
@@ -25,15 +35,12 @@ from tests.cluster.transactional import (
     wait_for_checks,
 )
 
-from pymq.broker.broker import Broker
-from pymq.broker.config import BrokerConfig
-from pymq.clock import Clock
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.message import decode_properties
 from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord, Record, offset_message_id
 from pymq.protocol.transaction_records import half_record
-from pymq.store import FlushMode, MessageStore, PutStatus, StoreConfig
+from pymq.store import FlushMode
 
 OK = ResponseCode.SUCCESS
 #: For what comes, however busy the machine.
@@ -166,11 +173,13 @@ def test_a_message_born_in_the_future_is_checked_at_once(tmp_path: Path) -> None
     serve_quickly(tmp_path, check, transaction_timeout_ms=30_000)
 
 
-async def checks_of(peer: Peer, message_id: str) -> list[Check]:
-    """Return the checks of one transaction, at least one."""
+async def checks_of(peer: Peer, message_id: str, *, count: int = 1) -> list[Check]:
+    """Return at least this many checks of one transaction."""
+    asked: list[Check] = []
     async with asyncio.timeout(LIMIT_S):
-        while not (asked := [c for c in checks(peer) if c.fields["msgId"] == message_id]):
+        while len(asked) < count:
             await asyncio.sleep(0.05)
+            asked = [one for one in checks(peer) if one.fields["msgId"] == message_id]
     return asked
 
 
@@ -364,14 +373,8 @@ def test_a_message_whose_properties_leave_no_room_for_checks_is_refused(
 
 def put_half(root: Path, body: bytes, properties: str) -> None:
     """Store a half message that another broker has taken."""
-    store = MessageStore.open(
-        StoreConfig(root_path=root, segment_bytes=1 << 20, disk_free_enough_bytes=1), Clock()
-    )
-    host = b"\x7f\0\0\x01\0\0\x2a\x9f"
-    sent = NewRecord("T", 0, body, properties.encode(), host, now_ms())
-    (result,) = store.put([half_record(sent, decode_properties(sent.properties))], host)
-    assert result.status is PutStatus.OK
-    store.close()
+    sent = NewRecord("T", 0, body, properties.encode(), HOST, now_ms())
+    put_record(root, half_record(sent, decode_properties(sent.properties)))
 
 
 async def check_hundred(peer: Peer) -> None:
@@ -419,46 +422,20 @@ def test_a_half_message_that_cannot_even_be_moved_holds_nothing_up(
         )
 
 
-class SettableClock(Clock):
-    """The machine's clock, set by a test."""
+def test_checks_go_on_when_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Later(monkeypatch)
 
-    def __init__(self) -> None:
-        self.ahead_ms = 0
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        await prepare(peer, "T", b"x", 1, born_timestamp=later.now_ms)
+        await wait_for_checks(peer, 1)
+        await later.advance(peer, -3_600_000)
+        await prepare(peer, "T", b"x", 2, born_timestamp=later.now_ms)
+        await checks_of(peer, "KEY2")
+        peer.notices.clear()
+        for key in ("KEY1", "KEY2"):
+            await checks_of(peer, key, count=3)
 
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self.ahead_ms
-
-    def at(self, machine_ms: int) -> int:
-        return machine_ms + self.ahead_ms
-
-
-def test_checks_go_on_when_the_clock_is_set_back(tmp_path: Path) -> None:
-    async def run() -> None:
-        clock = SettableClock()
-        broker = Broker(
-            BrokerConfig(
-                listen_port=0,
-                page_cache_busy_ms=60_000,
-                transaction_check_interval_ms=100,
-                transaction_timeout_ms=300,
-                transaction_check_max=1000,
-            ),
-            StoreConfig(root_path=tmp_path, segment_bytes=1 << 20, disk_free_enough_bytes=1),
-            clock,
-        )
-        await broker.start()
-        peer = await connect(broker)
-        try:
-            await join(peer)
-            await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-            await wait_for_checks(peer, 1)
-            clock.ahead_ms = -3_600_000
-            await prepare(peer, "T", b"x", 2, born_timestamp=now_ms())
-            await checks_of(peer, "KEY2")
-            known = len(checks(peer))
-            await wait_for_checks(peer, known + 3)
-        finally:
-            peer.channel.close()
-            await broker.close()
-
-    asyncio.run(run())
+    serve_quickly(tmp_path, check, transaction_check_max=1000)

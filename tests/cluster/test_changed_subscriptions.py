@@ -58,7 +58,7 @@ def test_a_pull_that_is_held_is_made_again(
         )
         async with consumer.subscribe("T", "A"):
             running = asyncio.ensure_future(consumer.run(handle))
-            await wait_until(lambda: pulls == ["A"], "it is held")
+            await wait_until(lambda: pulls == ["A"], "it is asked for")
             await send(cluster.name_server, "B")
             consumer.subscribe("T", "A || B")
             await send(cluster.name_server, "A")

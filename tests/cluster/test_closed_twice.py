@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from pymq import (
     blocking,
 )
 from pymq.testing import Cluster
+from pymq.testing import wait_until as wait_in_thread
 
 DEADLINE_S = 60.0
 #: How long each request of the first close takes, so that the second one finds it under way.
@@ -68,7 +68,9 @@ def test_a_block_waits_for_a_close_that_is_under_way(
     assert committed(pymq_cluster.name_server, "T", "g") == len(handled)
 
 
-def test_a_pull_consumer_does_the_same(pymq_cluster: Cluster) -> None:
+def test_a_block_of_a_pull_consumer_waits_for_a_close_that_is_under_way(
+    pymq_cluster: Cluster,
+) -> None:
     closes: list[asyncio.Task[None]] = []
 
     async def serve() -> None:
@@ -93,7 +95,9 @@ def test_a_pull_consumer_does_the_same(pymq_cluster: Cluster) -> None:
     assert committed(pymq_cluster.name_server, "T", "g") == COUNT
 
 
-def test_a_blocking_one_does_the_same(pymq_cluster: Cluster) -> None:
+def test_a_block_of_a_blocking_consumer_waits_for_a_close_that_is_under_way(
+    pymq_cluster: Cluster,
+) -> None:
     """A thread that does not keep the process alive may have begun it."""
     run(send_numbers(pymq_cluster.name_server, "T", range(COUNT)))
     handled: list[bytes] = []
@@ -188,7 +192,9 @@ def test_who_is_waited_for_does_not_wait(pymq_cluster: Cluster, is_first: bool) 
     run(test())
 
 
-def test_threads_that_are_waited_for_do_not_wait(pymq_cluster: Cluster) -> None:
+def test_threads_that_are_waited_for_do_not_wait(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """The same with plain functions, in the blocking face."""
 
     class Closing(RebalanceListener):
@@ -203,13 +209,13 @@ def test_threads_that_are_waited_for_do_not_wait(pymq_cluster: Cluster) -> None:
         "g",
         from_where="earliest",
         timeout_s=DEADLINE_S,
-        close_timeout_s=3600,
+        close_timeout_s=2 * DEADLINE_S,  # pytest ends, with all tests, after 600 s
         rebalance_listener=Closing(),
     ).subscribe("T")
 
     def handle(message: ReceivedMessage) -> None:
         begun.set()
-        wait_thread(lambda: not consumer._is_open)
+        wait_in_thread(lambda: not consumer._is_open, timeout_s=DEADLINE_S)
         consumer.close()
         closed.set()
 
@@ -219,14 +225,9 @@ def test_threads_that_are_waited_for_do_not_wait(pymq_cluster: Cluster) -> None:
         running.start()
         assert begun.wait(DEADLINE_S)
     assert closed.is_set() and revoked
+    assert "were not done within" not in caplog.text
     running.join(DEADLINE_S)
     assert committed(pymq_cluster.name_server, "T", "g") == 1
-
-
-def wait_thread(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.01)
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -168,7 +168,8 @@ def test_the_trace_tells_of_every_call(handler: Any) -> None:
                     for number in range(4)
                 ]
             consumer = Consumer(
-                *(cluster.name_server, "g"),
+                cluster.name_server,
+                "g",
                 from_where="earliest",
                 trace_topic=TRACE_TOPIC,
                 hooks=[recorder],
@@ -217,7 +218,8 @@ def test_a_trace_that_cannot_be_written_harms_no_message(
     async def work() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(4))
         consumer = Consumer(
-            *(pymq_cluster.name_server, "g"),
+            pymq_cluster.name_server,
+            "g",
             from_where="earliest",
             trace_topic="SCHEDULE_TOPIC_XXXX",
             hooks=[recorder],

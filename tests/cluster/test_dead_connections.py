@@ -1,12 +1,12 @@
 """Connections of a broker that are dead, and do not say so: a firewall forgot them, or a machine
 lost its power. TCP tries for a quarter of an hour."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.cluster.played import Played
+from tests.cluster.running import run
+from tests.cluster.scenarios import wait_until
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.escape.brokers import OtherBrokers, Place
@@ -14,12 +14,12 @@ from pymq.broker.escape.writer import RemoteWriter
 from pymq.broker.ha import group_watch, master_finder
 from pymq.broker.ha.group_watch import GroupWatch
 from pymq.broker.ha.master_finder import MasterFinder
+from pymq.broker.log_writer import Outcome
 from pymq.clock import Clock
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.record import NewRecord
 
-DEADLINE_S = 60.0
 SOON_S = 0.2
 
 
@@ -32,12 +32,6 @@ class Peer(Played):
 
     def _answer(self, request: Command) -> Command | None:
         return None if self.accepted == 1 else request.reply(0, fields=self._fields)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 def test_heartbeats_of_a_group_go_over_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +48,14 @@ def test_heartbeats_of_a_group_go_over_another_one(monkeypatch: pytest.MonkeyPat
             expiry_s=10,
         )
         watch.start()
-        await until(lambda: peer.accepted > 1 and peer.count(RequestCode.BROKER_HEARTBEAT) > 2)
+        await wait_until(
+            lambda: peer.accepted > 1 and peer.count(RequestCode.BROKER_HEARTBEAT) > 2,
+            "heartbeats go over another one",
+        )
         await watch.close()
 
     with Peer() as peer:
-        asyncio.run(test())
-    assert peer.accepted == 2
+        run(test())
 
 
 def test_a_slave_asks_its_master_over_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +73,11 @@ def test_a_slave_asks_its_master_over_another_one(monkeypatch: pytest.MonkeyPatc
         slave: Any = Slave()
         finder = MasterFinder(peer.address, slave)
         finder.start()
-        await until(lambda: bool(found))
+        await wait_until(lambda: found, "it knows its master")
         await finder.close()
 
     with Peer(masterHaAddress="127.0.0.1:10912") as peer:
-        asyncio.run(test())
+        run(test())
     assert found[0] == "127.0.0.1:10912"
 
 
@@ -92,16 +88,16 @@ def test_messages_escape_over_another_one(monkeypatch: pytest.MonkeyPatch) -> No
         async def place(self, topic: str, queue_id: int) -> Place:
             return Place("other", peer.address, 0)
 
-    async def test() -> list[str]:
+    async def test() -> None:
         writer = RemoteWriter(Others("b", "c", [], Clock()), "b")
-        outcomes: list[str] = []
-        for _ in range(2):
-            record = NewRecord("T", 0, b"x", b"", b"\x7f\0\0\1\0\0\x2a\x9f", 1)
-            outcomes.append((await writer._send(record))[1].value)
+        record = NewRecord("T", 0, b"x", b"", b"\x7f\0\0\1\0\0\x2a\x9f", 1)
+        _, outcome = await writer._send(record)
+        assert outcome is Outcome.FAILED
+        while outcome is Outcome.FAILED:  # on a slow machine a good one may be too slow, too
+            _, outcome = await writer._send(record)
+        assert outcome is Outcome.STORED
         await writer.close()
-        return outcomes
 
     with Peer() as peer:
-        outcomes = asyncio.run(test())
-    assert len(set(outcomes)) == 2, outcomes
-    assert peer.accepted == 2
+        run(test())
+    assert peer.accepted >= 2

@@ -15,6 +15,7 @@ from pymq.client import operations
 from pymq.client.group import queue_locks
 from pymq.client.group.queue_locks import QueueLocks
 from pymq.client.group.queue_reader import QueueReader
+from pymq.client.group.rebalance import Rebalance
 from pymq.errors import RequestTimeout
 from pymq.testing import Cluster
 
@@ -75,9 +76,10 @@ def test_a_queue_that_could_not_be_read_is_given_free_before_it_is_taken_again(
 ) -> None:
     monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_S", 0.05)
     monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.05)
-    run_reader, unlock = QueueReader.run, QueueLocks.unlock
+    run_reader, unlock, rebalance = QueueReader.run, QueueLocks.unlock, Rebalance.rebalance
     begun: list[MessageQueue] = []
-    is_unlocking = asyncio.Event()
+    divisions: list[bool] = []
+    is_unlocking, may_unlock = asyncio.Event(), asyncio.Event()
 
     async def fail_first(self: QueueReader) -> None:
         if self.queue.topic == "T":
@@ -89,16 +91,27 @@ def test_a_queue_that_could_not_be_read_is_given_free_before_it_is_taken_again(
     async def slow_unlock(self: QueueLocks, queues: Any) -> None:
         if not is_unlocking.is_set() and begun and begun[0] in queues:
             is_unlocking.set()
-            await asyncio.sleep(1)  # several divisions
+            await may_unlock.wait()
         await unlock(self, queues)
 
+    async def noted_rebalance(self: Rebalance) -> bool:
+        settled = await rebalance(self)
+        divisions.append(settled)
+        return settled
+
+    monkeypatch.setattr(Rebalance, "rebalance", noted_rebalance)
     monkeypatch.setattr(QueueReader, "run", fail_first)
     monkeypatch.setattr(QueueLocks, "unlock", slow_unlock)
 
     async def test() -> None:
         async with member(cluster):
+            await wait_until(is_unlocking.is_set, "it is given free")
+            before = len(divisions)
+            await wait_until(lambda: len(divisions) > before + 3, "the queues are divided")
+            begun_meanwhile = begun[1:]
+            may_unlock.set()
+            assert not begun_meanwhile
             await wait_until(lambda: len(begun) == 2, "it is read again")
-            await asyncio.sleep(1.5)  # for an unlocking that would come too late
             assert not await is_free(cluster, begun[0])
         assert await is_free(cluster, begun[0])
 

@@ -24,8 +24,6 @@ def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-
-
 def test_a_time_of_a_column_means_the_same_everywhere() -> None:
     queue = MessageQueue("T", "broker-a", 0)
     with Cluster() as cluster:

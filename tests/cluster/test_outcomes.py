@@ -27,10 +27,8 @@ pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
 def consumer_of(cluster: Cluster, **options: Any) -> Consumer:
-    consumer = Consumer(
-        *(cluster.name_server, "g"), from_where="earliest", timeout_s=TIMEOUT_S, **options
-    )
-    return consumer.subscribe("T")
+    options = {"from_where": "earliest", "timeout_s": TIMEOUT_S, **options}
+    return Consumer(cluster.name_server, "g", **options).subscribe("T")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,26 +1,15 @@
 """Messages that were popped in order from a master that is a slave now."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
 
-import pytest
-from tests.cluster.broker_peer import TIMEOUT_S, Peer, create_topic
+from tests.cluster.broker_peer import connect_to, create_topic
 from tests.cluster.pops import LONG_MS
+from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 from tests.cluster.test_broker_pops_in_order import OrderConsumer
-from tests.cluster.test_failover import PATIENT
 
-from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import ResponseCode
 from pymq.testing import Cluster
-
-
-@pytest.fixture
-def group() -> Iterator[Cluster]:
-    with Cluster(replicas=2, replication=PATIENT) as cluster:
-        cluster.wait_in_sync()
-        yield cluster
 
 
 def test_a_slave_forgets_what_was_popped_in_order(group: Cluster) -> None:
@@ -30,9 +19,7 @@ def test_a_slave_forgets_what_was_popped_in_order(group: Cluster) -> None:
     config = group.store / group.broker_name / str(one) / "config"
 
     async def pop() -> None:
-        broker: Any = None  # it is in a thread of its own
-        peer = Peer(broker)
-        peer.channel = await AsyncChannel.connect(group.address(None, one), TIMEOUT_S)
+        peer = await connect_to(group.address(None, one))
         assert (await create_topic(peer, "T", queues=1)).code == ResponseCode.SUCCESS
         assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
         consumer = OrderConsumer(peer, broker_name=group.broker_name)
@@ -49,4 +36,4 @@ def test_a_slave_forgets_what_was_popped_in_order(group: Cluster) -> None:
         await loop.run_in_executor(None, group.wait_in_sync)
         assert not [*config.glob("consumerOrderInfo.json*")]
 
-    asyncio.run(test())
+    run(test())

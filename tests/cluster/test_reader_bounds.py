@@ -67,7 +67,7 @@ def test_a_mapping_to_something_else(reader: blocking.Reader, name: str, place: 
         count(reader, **{name: {QUEUE: place}})
 
 
-def test_what_is_there(reader: blocking.Reader) -> None:
+def test_bounds_that_are_there(reader: blocking.Reader) -> None:
     assert count(reader) == COUNT
     assert count(reader, COUNT) == 0  # what comes next
     assert count(reader, 5, 5) == 0

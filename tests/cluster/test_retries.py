@@ -174,7 +174,7 @@ def test_our_consumer_fails_until_the_dead_letters(pymq_cluster: Cluster) -> Non
         name_server = pymq_cluster.name_server
         await send_numbers(name_server, "T", range(6))
         consumer = Consumer(
-            *(name_server, "g"), from_where="earliest", max_reconsume_times=2, timeout_s=TIMEOUT_S
+            name_server, "g", from_where="earliest", max_reconsume_times=2, timeout_s=TIMEOUT_S
         )
         undertaker = Consumer(name_server, "u", from_where="earliest").subscribe("%DLQ%g")
         async with consumer.subscribe("T"), undertaker:
@@ -250,7 +250,7 @@ def test_the_setting_of_the_group_counts_unless_its_consumer_has_one(
         async def test() -> None:
             await send_numbers(cluster.name_server, "T", range(1))
             consumer = Consumer(
-                *(cluster.name_server, "g"), from_where="earliest", max_reconsume_times=own
+                cluster.name_server, "g", from_where="earliest", max_reconsume_times=own
             )
             async with consumer.subscribe("T"):
                 running = asyncio.create_task(consumer.run(failing))

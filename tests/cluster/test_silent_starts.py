@@ -17,8 +17,6 @@ from pymq.protocol.command import Command
 
 #: No group has an offset at the broker.
 BEGINNINGS = (RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-
-
 DEADLINE_S = 60.0
 #: How long is waited for answers that do not come.
 SOON_S = 1.0
@@ -30,8 +28,9 @@ class SilentBroker(FakeBroker):
     def __init__(self, silent_about: RequestCode | None) -> None:
         super().__init__()
         self.silent_about = silent_about
-        #: By queue, and when that was last.
+        #: How often it was silent, by queue.
         self.asked_in_vain: Counter[str] = Counter()
+        #: When it was last.
         self.silent_ms = 0
         self.beginnings: list[tuple[int, int]] = []
         #: Where the queues of ``T`` begin.
@@ -94,22 +93,23 @@ def timed_queues(broker: SilentBroker, begun_ms: int) -> None:
         assert begun_ms <= since_ms + CLOCK_SKEW_MS <= broker.silent_ms
 
 
-@pytest.mark.parametrize("orderly", [False, True])
+ASKED = (
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+)
+
+
 @pytest.mark.parametrize(
-    "silent_about",
+    "silent_about, orderly",
     [
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.GET_MAX_OFFSET,
+        *((code, orderly) for code in ASKED for orderly in (False, True)),
+        (RequestCode.LOCK_BATCH_MQ, True),
     ],
 )
 def test_what_a_silent_broker_gets_meanwhile_is_read(
     silent_about: RequestCode, orderly: bool
 ) -> None:
-    if silent_about is RequestCode.LOCK_BATCH_MQ and not orderly:
-        pytest.skip("it takes no locks")
-
     async def test() -> None:
         begun_ms = time.time_ns() // 1_000_000
         async with SilentBroker(silent_about) as broker:
@@ -122,7 +122,7 @@ def test_what_a_silent_broker_gets_meanwhile_is_read(
     run(test())
 
 
-def test_so_is_what_was_assigned() -> None:
+def test_what_a_silent_broker_gets_in_assigned_queues_is_read() -> None:
     async def test() -> None:
         begun_ms = time.time_ns() // 1_000_000
         async with SilentBroker(RequestCode.QUERY_CONSUMER_OFFSET) as broker:

@@ -2,33 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
 
-import pytest
-from tests.cluster.broker_peer import TIMEOUT_S, Peer, create_topic
+from tests.cluster.broker_peer import connect_to, create_topic
+from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 from tests.cluster.sinks import SinkWriter, bodies
-from tests.cluster.test_failover import PATIENT, elect
+from tests.cluster.test_failover import elect
 
-from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import ResponseCode
 from pymq.store.state.sealed_file import SealedFile
 from pymq.testing import Cluster
 
 
-@pytest.fixture
-def group() -> Iterator[Cluster]:
-    with Cluster(replicas=2, replication=PATIENT) as cluster:
-        cluster.wait_in_sync()
-        yield cluster
-
-
 async def connected(group: Cluster, broker_id: int) -> SinkWriter:
-    broker: Any = None  # it is in a thread of its own
-    peer = Peer(broker)
-    peer.channel = await AsyncChannel.connect(group.address(None, broker_id), TIMEOUT_S)
-    return SinkWriter(peer)
+    return SinkWriter(await connect_to(group.address(None, broker_id)))
 
 
 def test_a_file_from_before_the_log_was_cut_is_not_believed(group: Cluster) -> None:
@@ -75,4 +62,4 @@ def test_a_file_from_before_the_log_was_cut_is_not_believed(group: Cluster) -> N
         await loop.run_in_executor(None, promote, one)
         await check()
 
-    asyncio.run(test())
+    run(test())

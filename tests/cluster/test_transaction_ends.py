@@ -24,7 +24,7 @@ def unknown(_: ReceivedMessage) -> TransactionStatus:
 def test_a_second_commit_waits_for_the_first(pymq_cluster: Cluster) -> None:
     async def test() -> None:
         producer = Producer(
-            *(pymq_cluster.name_server,),
+            pymq_cluster.name_server,
             group="pg",
             timeout_s=TIMEOUT_S,
             check_transaction=unknown,

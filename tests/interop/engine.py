@@ -17,8 +17,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 #: Keeps the base of images, which takes minutes to make.
 DATA = Path.home() / ".cache" / "pymq" / "docker"
 START_S = 120.0
-#: Less than pytest gives a test.
-BUILD_S = 540.0
+#: For all that a fixture makes before its first test, to which pytest gives 600 s in all.
+SETUP_S = 480.0
 
 
 class NoEngine(Exception):
@@ -26,17 +26,22 @@ class NoEngine(Exception):
 
 
 @contextmanager
-def engine() -> Iterator[dict[str, str]]:
-    """Yield the environment in which clients find an engine.
+def engine(*verb: str) -> Iterator[dict[str, str]]:
+    """Yield the environment in which clients find an engine, once it has an image.
+
+    Args:
+        verb: of ``build.sh``, which makes the image.
 
     Raises:
-        NoEngine: there is none.
+        NoEngine: there is none, or all that takes longer than ``SETUP_S``.
     """
+    deadline_s = time.monotonic() + SETUP_S
     # Its reaper is an image that would have to be pulled.
     environment = {"TESTCONTAINERS_RYUK_DISABLED": "true"}
     if shutil.which("docker") is None:
         raise NoEngine("no docker command (Debian: apt-get install docker.io)")
     if answers(environment) is None:
+        _build_image(environment, deadline_s, *verb)
         yield environment
         return
     program = shutil.which("dockerd")
@@ -47,8 +52,9 @@ def engine() -> Iterator[dict[str, str]]:
         )
     DATA.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # One at a time: a second one at the same images would not start, and its tests be skipped.
-        _lock(stack.enter_context((DATA / "lock").open("w")))
+        # One at a time: a second one at the same images would not start. Its tests are skipped if
+        # the first one has it for too long.
+        _lock(stack.enter_context((DATA / "lock").open("w")), deadline_s)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pymq-docker-")))
         environment["DOCKER_HOST"] = f"unix://{folder}/socket"
         with (folder / "log").open("wb") as log:
@@ -64,32 +70,32 @@ def engine() -> Iterator[dict[str, str]]:
                 stderr=log,
             )
         try:
-            deadline = time.monotonic() + START_S
+            start_by_s = min(time.monotonic() + START_S, deadline_s)
             while (why := answers(environment)) is not None:
-                if process.poll() is not None or time.monotonic() > deadline:
+                if process.poll() is not None or time.monotonic() > start_by_s:
                     lines = (folder / "log").read_text(errors="replace").splitlines()
                     raise NoEngine(f"dockerd does not start here: {lines[-1:] or why}")
                 time.sleep(0.1)
+            _build_image(environment, deadline_s, *verb)
             yield environment
         finally:
             process.terminate()
             process.wait(60)
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(file: IO[str], deadline_s: float) -> None:
     """Wait for another test run that has an engine.
 
     Raises:
-        NoEngine: it keeps it for longer than pytest gives a test.
+        NoEngine: it keeps it for too long.
     """
-    deadline = time.monotonic() + BUILD_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline_s:
                 raise NoEngine(
-                    f"another test run has had the engine of {DATA} for {BUILD_S:g} s"
+                    f"another test run has had the engine of {DATA} for {SETUP_S:g} s"
                 ) from None
             time.sleep(1.0)
         else:
@@ -109,11 +115,11 @@ def answers(environment: dict[str, str]) -> str | None:
     return None if done.returncode == 0 else (done.stderr or done.stdout).strip()
 
 
-def build_image(environment: dict[str, str], *verb: str) -> None:
+def _build_image(environment: dict[str, str], deadline_s: float, *verb: str) -> None:
     """Make an image with a verb of ``build.sh``.
 
     Raises:
-        NoEngine: there is no base for it.
+        NoEngine: there is no base for it, or no time.
     """
     try:
         done = subprocess.run(
@@ -122,11 +128,13 @@ def build_image(environment: dict[str, str], *verb: str) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=BUILD_S,
+            timeout=deadline_s - time.monotonic(),
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NoEngine(f"./build.sh {verb[0]} takes longer than {BUILD_S:g} s here") from error
+        raise NoEngine(
+            f"an engine and ./build.sh {verb[0]} take longer than {SETUP_S:g} s here"
+        ) from error
     if "the base of the image needs" in done.stderr:
         raise NoEngine(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout + done.stderr

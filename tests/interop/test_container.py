@@ -15,7 +15,7 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.test_testing_docs import WITH_ENGINE, files, run_in
 from tests.handling import handle_until
-from tests.interop.engine import NoEngine, build_image, engine, remove_image
+from tests.interop.engine import NoEngine, engine, remove_image
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_scenarios import ClientFactory
 
@@ -34,10 +34,9 @@ IMAGE = "pymq-under-test"
 def container_class() -> Iterator[type[PymqContainer]]:
     """The class, once there are an engine and an image."""
     try:
-        with engine() as environment, pytest.MonkeyPatch.context() as patch:
+        with engine("image", IMAGE) as environment, pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            build_image(environment, "image", IMAGE)
             # It reads the environment when it is imported.
             yield importlib.import_module("pymq.testing.containers").PymqContainer
             remove_image(IMAGE, environment)

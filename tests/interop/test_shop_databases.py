@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.interop.database_containers import IMAGE, Contained
-from tests.interop.engine import NoEngine, build_image, engine
+from tests.interop.engine import NoEngine, engine
 from tests.shop.patience import patient_story
 from tests.shop.servers import SERVERS, Server
 from tests.shop.test_story import KILLS, LATE, QUICK
@@ -32,10 +32,9 @@ KILL_EACH_S = 6.0
 def container_class() -> Iterator[type[DockerContainer]]:
     """The class, once there are an engine and an image."""
     try:
-        with engine() as environment, pytest.MonkeyPatch.context() as patch:
+        with engine("image-databases") as environment, pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            build_image(environment, "image-databases")
             # It reads the environment when it is imported.
             from testcontainers.core.container import DockerContainer
 

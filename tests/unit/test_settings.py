@@ -57,12 +57,6 @@ def test_text_reads_as_in_java(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text) == expected
 
 
-def test_a_line_may_be_continued_very_often() -> None:
-    """Were it copied each time, this would take minutes."""
-    text = "k=a\\\n" + "  b\\\\\\\n" * 1_000_000 + "c"
-    assert parse_properties(text) == {"k": "a" + "b\\" * 1_000_000 + "c"}
-
-
 @pytest.mark.parametrize("text", ["b=1\na=\\u12", "b=1\na=\\u12g4", "b=1\na=\\ud83d", "b=1\n\\u"])
 def test_a_bad_escape_names_source_and_line(text: str) -> None:
     with pytest.raises(ConfigurationError, match="broker.conf, line 2: "):
