@@ -9,9 +9,11 @@ from tests.cluster import scenarios
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
+from pymq.client.cluster.patience import first_contact
 from pymq.client.consuming.consumer import Consumer
 from pymq.client.group.allocation import by_circle
 from pymq.client.group.inbox import FlowLimits
+from pymq.client.pulling.pull_consumer import PullConsumer
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, LocalProtocolError
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -114,6 +116,39 @@ def test_starting_twice_is_starting_once(pymq_cluster: Cluster) -> None:
         async with consumer:
             names = [task.get_name() for task in asyncio.all_tasks()]
             assert names.count("client: rebalance") == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("of", [Consumer, PullConsumer])
+def test_who_starts_it_meanwhile_waits_for_that_or_does_it(
+    of: type[Consumer | PullConsumer], pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        goes_on = asyncio.Event()
+        failures = [ConnectionFailed("not yet")]
+
+        async def first_contact_later(*args: Any) -> Any:
+            await goes_on.wait()
+            if failures:
+                raise failures.pop()
+            return await first_contact(*args)
+
+        await send_numbers(pymq_cluster.name_server, "T", range(1))
+        monkeypatch.setattr("pymq.client.cluster.pool.first_contact", first_contact_later)
+        consumer = of(pymq_cluster.name_server, "g").subscribe("T")
+        starts = [asyncio.ensure_future(consumer.start()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert not any(start.done() for start in starts)
+        goes_on.set()
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        assert isinstance(results[0], ConnectionFailed) and results[1:] == [consumer] * 2
+        await wait_until(lambda: "T" in {q.topic for q in consumer.assignment}, "it reads")
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0)
+        with pytest.raises(ClientClosed):
+            await consumer.start()
+        await closing
 
     run(test())
 

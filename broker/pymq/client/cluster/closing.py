@@ -29,6 +29,11 @@ class Closing:
         assert self._ended is not None
         self._ended.set_result(None)
 
+    @property
+    def has_begun(self) -> bool:
+        """Is it being closed, or was it?"""
+        return self._ended is not None
+
     async def wait_ended(self) -> None:
         """Wait for the close that is under way, if there is one and it does not wait for us."""
         ended, waiting = self._ended, those_who_wait()

@@ -133,8 +133,8 @@ class ClientPool:
 
     # --- life
 
-    async def start(self) -> None:
-        """Reach a name server and begin the periodic duties; waits as ``network`` says.
+    async def start(self) -> bool:
+        """Reach a name server and begin the duties, waiting as ``network`` says; False: it has.
 
         Raises:
             ClientClosed: it was closed before, or meanwhile.
@@ -145,14 +145,14 @@ class ClientPool:
         if self._open:
             self.home.check()
         async with self._starting:  # Whoever comes second may use it when it has started, too.
-            await self._start()
+            return await self._start()
 
-    async def _start(self) -> None:
-        if self._was_closed:
+    async def _start(self) -> bool:
+        if self._was_closed or self.closing.has_begun:
             raise ClientClosed("a client that was closed cannot start again; make a new one")
         if self._open:
             self.home.check()
-            return
+            return False
         self._open = True
         self.home = Home(self._leave_to_parent)
         self.loop = self.home.loop
@@ -177,6 +177,7 @@ class ClientPool:
         self._tasks.repeat("unique keys", keys.step, KEYS_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
         self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
+        return True
 
     async def close(self) -> None:
         """Unregister at the brokers and close all connections. Idempotent.
@@ -209,8 +210,7 @@ class ClientPool:
     async def _close_channels(self) -> None:
         """Send what is pending and close; cut off whoever does not take it.
 
-        A connection that is not cut off would wait for its peer for ever, and with it everybody
-        who waits for an answer.
+        One that is not cut off, and whoever waits for its answers, would wait for ever.
         """
         for channel in list(self._channels.values()):
             channel.close()

@@ -219,15 +219,14 @@ class Consumer(QueueControl):
             ClientClosed: it was closed; make a new one.
             ConnectionFailed: no name server answers; the text names all and why.
         """
-        if self._pool.is_open and not self._parts.is_closing:
-            self._pool.check_open()
-            return self
         if not self._subscriptions:
             raise ConfigurationError("nothing is subscribed: call subscribe(topic) before start()")
         if not self._config.is_broadcasting:
             retry = retry_topic(self.group)
-            self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
-        await self._pool.start()
+            own = Subscription.of_tags(retry, "*", self._clock.wall_ms())
+            self._subscriptions.setdefault(retry, own)
+        if not await self._pool.start():
+            return self
         self._pool.spawn("rebalance", self._rebalance.run())
         self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
         limit_s = self._config.consume_timeout_s

@@ -192,15 +192,13 @@ class PullMember:
             ClientClosed: it was closed; make a new one.
             ConnectionFailed: no name server answers; the text names all and why.
         """
-        if self._pool.is_open and not self._is_closing:
-            self._pool.check_open()
-            return self
         if self._queues is None:
             raise ConfigurationError(
                 "nothing to read: call subscribe(topic) or assign(queues) before start(); "
                 "assign([]) and start() if the queues are to be asked for first"
             )
-        await self._pool.start()
+        if not await self._pool.start():
+            return self
         self._pool.spawn("rebalance", self._queues.run())
         if self._auto_commit:
             self._pool.repeat("commit", self._commit_nowait, AUTO_COMMIT_S)
