@@ -44,7 +44,7 @@ def check_changes(
         config_classes: what the component has for its configuration.
         component: what it is called, for error messages.
         is_allowed: whether anything may be changed (``pymqAllowConfigUpdate``).
-        black_list: keys that RocketMQ lets nobody change (configBlackList).
+        black_list: keys that nobody may change: RocketMQ's, and those of ``configBlackList``.
 
     Raises:
         BrokerError: changes are not allowed, or not of one of these keys.

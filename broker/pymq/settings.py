@@ -331,7 +331,12 @@ def _parse_bool(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _parse_path(text: str) -> Path:
+def parse_path(text: str) -> Path:
+    """Return a path: also the ``parse`` of an optional one that must not be given without a value.
+
+    Raises:
+        ValueError: the text is empty.
+    """
     if not text:
         raise ValueError("expected a path")
     return Path(text)
@@ -357,7 +362,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     bool: _parse_bool,
     float: _parse_float,
     int: _parse_int,
-    Path: _parse_path,
+    Path: parse_path,
     str: str,
 }
 

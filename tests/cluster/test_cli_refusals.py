@@ -1,12 +1,18 @@
-"""Servers that cannot start say why in one line, and with which exit status."""
+"""Commands that cannot do it say why in one line, and with which exit status."""
 
+import asyncio
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from tests.cluster.cli_processes import pymq, refusal, up, write_file
+from tests.cluster.fake_broker import FakeBroker
 
 from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.net.server import ServerConnection
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
@@ -85,3 +91,56 @@ def test_arguments_that_cannot_work(arguments: tuple[str, ...], tmp_path: Path) 
     assert found.status == 2
     assert found.line.startswith(f"pymq {arguments[0]}: ")
     assert not list(tmp_path.iterdir())
+
+
+#: What terminals obey: it sets the title of the window, begins a line, and erases one.
+OBEYED = "\x1b]0;owned\x07\nroot# \x1b[2K\x9b2K"
+ESCAPED = r"\x1b]0;owned\x07\nroot# \x1b[2K\x9b2K"
+
+
+class Rude(FakeBroker):
+    """Has a name that terminals obey, and refuses with such a remark what is not a send."""
+
+    def on_command(self, connection: ServerConnection, command: Command) -> None:
+        is_known = (command.fields or {}).get("topic") == "Known"
+        if is_known or command.code == RequestCode.SEND_MESSAGE_V2:
+            super().on_command(connection, command)
+        else:
+            connection.respond(command, command.reply(16, f"no{OBEYED}"))
+
+
+def at_rude(*arguments: str) -> subprocess.CompletedProcess[str]:
+    async def run() -> subprocess.CompletedProcess[str]:
+        async with Rude(f"broker{OBEYED}") as rude:
+            return await asyncio.to_thread(pymq, *arguments, "-n", rude.address)
+
+    return asyncio.run(run())
+
+
+def test_what_a_peer_says_cannot_reach_the_terminal() -> None:
+    found = refusal(at_rude("topic", "route", "T"))
+    assert found.status != 0
+    assert f"no{ESCAPED}" in found.line and found.line.isprintable()
+    sent = at_rude("send", "Known", "x")
+    assert sent.stderr == ""
+    assert ESCAPED in sent.stdout and sent.stdout.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("broker", "-c", OBEYED),
+        ("store", "check", OBEYED),
+        ("resetOffsetByTime", "-g", "g", "-t", "T", "-s", "now", "-f", OBEYED),
+    ],
+)
+def test_what_is_given_cannot_either(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    found = refusal(pymq(*arguments, cwd=tmp_path))
+    assert found.status == 2
+    assert "owned" in found.line and found.line.isprintable()
+
+
+def test_nor_can_a_file_of_options(tmp_path: Path) -> None:
+    found = refusal(pymq("topic", "list", PYMQ_CONFIG=str(tmp_path / OBEYED)))
+    assert found.status == 2
+    assert "owned" in found.line and found.line.isprintable()

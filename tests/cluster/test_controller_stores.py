@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,18 @@ def test_other_stores_are_refused(tmp_path: Path) -> None:
     for wrong in ("", "file", "file:", "zookeeper:h", "etcd:ftp://h", "etcd:http://h:x"):
         with pytest.raises(ConfigurationError, match="expected"):
             open_store(ControllerConfig(store=wrong), "n0", "h:1")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"etcd_ca_file": "/a.pem"}, {"etcd_certificate_file": "/c.pem", "etcd_key_file": "/k.pem"}],
+)
+def test_files_for_tls_are_not_given_to_an_etcd_without(files: dict[str, Any]) -> None:
+    encrypted = replace(ControllerConfig(store="etcd:https://h:2379"), **files)
+    for urls in ("http://h:2379", "h:2379", "https://h:2379,h2:2379"):
+        with pytest.raises(ConfigurationError, match="expected https://"):
+            open_store(replace(encrypted, store=f"etcd:{urls}"), "n0", "h:1")
+    open_store(encrypted, "n0", "h:1")
 
 
 # ------------------------------------------------------------------------------------ etcd

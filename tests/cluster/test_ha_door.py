@@ -17,10 +17,9 @@ uvloop = pytest.importorskip("uvloop")
 TLS = Path(__file__).parent / "tls"
 #: For what comes at once, were the machine not busy.
 LIMIT_S = 60.0
+CONTEXT = server_context(TLS / "master.pem", TLS / "master-key.pem", None)
 SECURITY = Security(
-    secret=b"a secret of the tests",
-    handshake_s=LIMIT_S,
-    tls=server_context(TLS / "master.pem", TLS / "master-key.pem", None),
+    secret=b"a secret of the tests", handshake_s=LIMIT_S, tls=lambda: CONTEXT
 )
 CONNECTION_COUNT = 30
 

@@ -75,6 +75,22 @@ def test_a_classic_slave_follows_commits_and_deletions(
         eventually(lambda: offset_at(slave) is None)
 
 
+def test_no_commit_waits_for_who_asks_and_does_not_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that is refused never has the log that the offsets speak of."""
+    monkeypatch.setattr("pymq.broker.ha.offset_followers.AWAY_S", 600.0)
+    rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 600_000}
+    with Cluster(tmp_path, replication=rules) as cluster:
+        request = OffsetsRequest(broker_id=1, position="", wait_ms=0)
+        answer = ask(cluster.broker_address, Command(AWAIT_OFFSETS, request.to_fields()))
+        assert answer.code == ResponseCode.SUCCESS
+        with BlockingClient(cluster.name_server, timeout_s=30.0) as client:
+            admin_of(client).topics.create("T", queue_count=1)
+            admin_of(client).groups.create("g")
+        commit_at(cluster.broker_address, 1)
+
+
 def test_a_slave_takes_no_commits_while_it_follows(tmp_path: Path) -> None:
     with pair_of(tmp_path, slave_replication={"metadata_interval_ms": 500}) as pair:
         pair.admin.topics.create("T", queue_count=1)
@@ -110,6 +126,31 @@ def test_a_master_that_lost_its_offsets_leaves_those_of_its_slave(tmp_path: Path
     slave.commit("g", "T", 0, 12_345)
     slave.take_changes(told)
     assert slave.find("g", "T", 0) == 12_345
+
+
+def test_nothing_is_taken_over_from_a_master_whose_log_is_not_followed(tmp_path: Path) -> None:
+    """Nor from one that has less of it: it has lost its disk, as the slave will know soon."""
+
+    async def follow(address: str) -> None:
+        kept_end: list[int | None] = [0]
+        offsets = OffsetTable()
+        sync = OffsetSync(offsets, lambda _: None, lambda _: None, lambda: kept_end[0], broker_id=3)
+        sync.follow(address)
+        for end in (None, 1 << 40):
+            kept_end[0] = end
+            await sync._ask(address)
+            assert offsets.find("g", "T", 0) is None
+        kept_end[0] = 0
+        await sync._ask(address)
+        assert offsets.find("g", "T", 0) == 3
+        await sync.close()
+
+    with Cluster(tmp_path) as cluster:
+        with BlockingClient(cluster.name_server, timeout_s=30.0) as client:
+            admin_of(client).topics.create("T", queue_count=1)
+            admin_of(client).groups.create("g")
+        commit_at(cluster.broker_address, 3)
+        run(follow(cluster.broker_address))
 
 
 def test_who_is_not_the_master_yet_is_not_taken_for_one_of_rocketmqs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import shutil
 import socket
 import struct
 import time
@@ -21,7 +22,7 @@ from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import BrokerError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address
-from pymq.protocol.bodies import DelayOffsetTable, GroupConfig
+from pymq.protocol.bodies import DelayOffsetTable, GroupConfig, MessageQueue
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
@@ -514,6 +515,70 @@ def test_a_slave_with_another_store_is_told_so(
         eventually(lambda: "start the other one with an empty store" in said("ha.master"))
         eventually(lambda: "its log ends before this slave's" in said("ha.slave"))
         assert pair.slave_end() != pair.end
+
+
+def test_a_slave_takes_no_tables_of_a_master_that_has_lost_its_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log ends before the slave's: the slave has what there is of topics and offsets, too."""
+    monkeypatch.setattr("pymq.broker.ha.slave.REFUSED_RETRY_S", 0.5)
+    caplog.set_level("DEBUG", "pymq.broker.ha.slave")
+    with pair_of(tmp_path) as pair:
+        make_tables(pair)
+        pair.master.stop_broker()
+        shutil.rmtree(pair.roots["master"])
+        pair.master.start_broker()
+        wait_refused(caplog, "its log ends before this slave's")
+        assert tables_at_slave(pair) == TABLES
+        make_topic(pair.master, "T")
+        caplog.clear()
+        wait_refused(caplog, "its log ends before this slave's")
+        assert tables_at_slave(pair) == TABLES
+
+
+#: What ``make_tables`` makes: the queues of a topic, the retries of a group, and its offset.
+TABLES = 3, 5, "4"
+
+
+def make_tables(pair: Pair) -> None:
+    """Have a topic, a group and an offset, and wait until the slave has them."""
+    pair.admin.topics.create("T", queue_count=3)
+    pair.admin.groups.create(GroupConfig(group="g", retry_max_times=5))
+    send(pair, [b"%d" % number for number in range(10)])
+    pair.client.commit_offset("g", MessageQueue("T", pair.master.broker_name, 0), 4)
+    pair.wait_equal()
+    eventually(lambda: tables_at_slave(pair) == TABLES)
+
+
+def tables_at_slave(pair: Pair) -> tuple[int | None, int | None, str | None]:
+    """Return what a slave has of what ``make_tables`` makes."""
+    topic = pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+    group = pair.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+    queue = {"consumerGroup": "g", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
+    offset = pair.ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
+    return (
+        None if topic.code else json.loads(bytes(topic.body))["readQueueNums"],
+        None if group.code else json.loads(bytes(group.body))["retryMaxTimes"],
+        (offset.fields or {}).get("offset"),
+    )
+
+
+def make_topic(at: Cluster, topic: str) -> None:
+    """Make a topic with one queue at one broker, whatever name servers say."""
+    queues = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "false"}
+    fields = {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", **queues}
+    answer = ask(at.broker_address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def wait_refused(caplog: pytest.LogCaptureFixture, cause: str) -> None:
+    """Wait until a slave was refused some times: its tables were looked at as often meanwhile."""
+
+    def times() -> int:
+        told = [one.getMessage() for one in caplog.records if one.name.endswith("ha.slave")]
+        return sum(cause in text for text in told)
+
+    eventually(lambda: times() > 4, f"{cause}: {times()} times")
 
 
 def test_what_a_slave_reports_that_is_ahead_is_refused_with_a_reason(pair: Pair) -> None:

@@ -1,6 +1,8 @@
 """A secret and TLS on the HA port: who has them follows, and everybody else is told why not."""
 
+import json
 import random
+import shutil
 import socket
 import ssl
 import struct
@@ -14,16 +16,22 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.test_replication import (
     SEGMENT_BYTES,
+    TABLES,
     TIMEOUT_S,
     Pair,
     ask,
     bodies_at,
     eventually,
     ha_socket,
+    make_tables,
+    make_topic,
+    own_port,
     pair_of,
     send,
     slaves_of,
     status_of,
+    tables_at_slave,
+    wait_refused,
 )
 
 from pymq.broker.replication_config import Role
@@ -371,6 +379,67 @@ def test_a_slave_says_nothing_of_its_log_to_an_impostor(
         assert len(fake.heard[0]) == FRAME_BYTES * max(1, len(answers))
 
 
+@contextmanager
+def other_master(root: Path, pair: Pair) -> Iterator[None]:
+    """Have a master of the same name with another secret, and a topic and a group like the pair's.
+
+    It registers all the time, so that the name server takes it for the master.
+    """
+    broker = {"name_servers": (pair.master.name_server,), "register_interval_ms": 50}
+    rules = {"role": Role.ASYNC_MASTER, "secret": OTHER_SECRET}
+    with Cluster(root / "other", broker=broker | own_port(), replication=rules) as other:
+        make_topic(other, "T")
+        group = json.dumps({"groupName": "g", "retryMaxTimes": 16}).encode()
+        made = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+        assert ask(other.broker_address, made).code == 0
+        yield
+
+
+def test_a_slave_takes_no_tables_of_a_master_without_its_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymq.broker.ha.slave.REFUSED_RETRY_S", 0.5)
+    caplog.set_level("DEBUG", "pymq.broker.ha.slave")
+    with pair_of(
+        tmp_path,
+        replication=WITH_SECRET,
+        slave_replication=WITH_SECRET,
+        broker={"register_interval_ms": 500},
+    ) as pair:
+        make_tables(pair)
+        pair.master.stop_broker()
+        with other_master(tmp_path, pair):
+            wait_refused(caplog, "its secret is not the one of this slave")
+            assert tables_at_slave(pair) == TABLES
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_tables_follow_no_other_master_than_the_log(
+    tmp_path: Path, host: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``haMasterAddress``, whatever name servers say."""
+    first = own_port()
+    ports = iter([first])
+    monkeypatch.setattr(
+        "tests.cluster.test_replication.own_port", lambda: next(ports, None) or own_port()
+    )
+    pinned = {"master_address": f"{host}:{first['listen_port'] + 1}"}
+    with pair_of(
+        tmp_path,
+        replication=WITH_SECRET,
+        slave_replication=WITH_SECRET | pinned,
+        broker={"register_interval_ms": 500},
+    ) as pair:
+        make_tables(pair)
+        with other_master(tmp_path, pair):
+            said = "its topics, groups and offsets are not taken over"  # of the other one
+            eventually(lambda: said in warned(caplog, "told_master"), caplog.text)
+            make_topic(pair.master, "T2")
+            eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T2"}).code == 0)
+            assert tables_at_slave(pair) == TABLES
+            assert warned(caplog, "told_master").count(said) == 1
+
+
 class Between:
     """Somebody between slave and master who changes one bit of what passes.
 
@@ -457,6 +526,33 @@ def test_one_changed_bit_in_between_and_nobody_follows(
                 return int(admin.brokers.state(cluster.broker_address)["commitLogMaxOffset"])
 
             eventually(lambda: end_of(slave) == end_of(master) > 0)
+
+
+def test_a_renewed_certificate_is_shown_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While its files do not belong together, as in the midst of a renewal, the old one is."""
+    certificate, key = tmp_path / "own.pem", tmp_path / "own-key.pem"
+    shutil.copy(TLS / "master.pem", certificate)
+    shutil.copy(TLS / "master-key.pem", key)
+    rules = MASTER_TLS | PATIENT | {"tls_certificate": certificate, "tls_key": key}
+    context = ssl.create_default_context()
+    context.check_hostname = False  # nor is the other certificate one for servers
+    context.verify_mode = ssl.CERT_NONE
+    with pair_of(tmp_path, replication=rules, slave_replication=SLAVE_TLS | PATIENT) as pair:
+
+        def shows(name: str) -> bool:
+            wanted = ssl.PEM_cert_to_DER_cert((TLS / name).read_text())
+            with ha_socket(pair) as plain, context.wrap_socket(plain) as peer:
+                return peer.getpeercert(binary_form=True) == wanted
+
+        assert shows("master.pem")
+        shutil.copy(TLS / "slave.pem", certificate)
+        assert shows("master.pem")
+        assert shows("master.pem")
+        assert warned(caplog, "ha.security").count("KEY_VALUES_MISMATCH") == 1, "once"
+        shutil.copy(TLS / "slave-key.pem", key)
+        assert shows("slave.pem")
 
 
 def test_tls_hides_the_log_and_the_proofs(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Nothing is started here. The store is already open, and the address is known.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from pymq.broker.arrivals import Arrivals
@@ -72,8 +72,14 @@ _FILTER_EXPIRY_INTERVAL_S = 60.0
 _Item = TypeVar("_Item")
 
 
-def assemble(site: Site) -> Assembly:
+async def assemble(
+    site: Site, in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+) -> Assembly:
     """Make all parts of a broker.
+
+    Args:
+        site: what it is built on.
+        in_thread: runs work on the disk.
 
     Raises:
         StoreError: a table cannot be read.
@@ -82,7 +88,8 @@ def assemble(site: Site) -> Assembly:
     core = _make_core(site, tables)
     makers = MASTER_FEATURES if core.slave is None else SLAVE_FEATURES
     features = [make(site, tables, core) for make in makers]
-    core.saving.load()
+    await in_thread(core.saving.load)  # takes seconds if there are many: the controller hears us
+    core.saving.load_shared()
     tables.topics.ids.log_lost()
     if site.group is not None and site.group.term.is_master:
         tables.topics.begin_term(site.group.term.number)

@@ -172,6 +172,10 @@ class BrokerConfig:
     pop_checkpoint_count_max: int = 1_000_000
     #: May UPDATE_BROKER_CONFIG change settings? Senders are not authenticated.
     allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
+    #: Keys that may not even then.
+    config_black_list: tuple[str, ...] = setting(
+        "configBlackList", default=("configBlackList", "brokerConfigPath")
+    )
     frame_bytes_max: int = FRAME_BYTES_MAX
     #: Serve sends on ``listen_port - 2`` too, as old clients with the VIP channel expect.
     vip_port: bool = True

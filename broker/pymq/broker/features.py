@@ -143,7 +143,8 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
 
 def _forgetting(site: Site, tables: Tables, core: Core) -> Feature:
     """Of a slave: nothing is published, nor popped, and nothing of that is known."""
-    return Feature(openings=[functools.partial(forget_files, site.store_config.root_path)])
+    forget = functools.partial(forget_files, site.store_config.root_path, site.unsaved)
+    return Feature(openings=[forget])
 
 
 #: Of a master, in the order in which their duties start.

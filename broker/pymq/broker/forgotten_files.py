@@ -15,14 +15,16 @@ from pymq.store.state.sealed_file import SealedFile
 SINKS, ORDERS = "sinks.json", "consumerOrderInfo.json"
 
 
-def forget_files(root: Path) -> None:
+def forget_files(root: Path, unsaved: dict[str, str]) -> None:
     """Have the next run as a master know nothing from them.
 
     Args:
         root: directory of the store.
+        unsaved: what they would say if they could have been saved; see ``StateFile``.
 
     Raises:
         StoreError: they may still be there.
     """
     for name in (SINKS, ORDERS):
         SealedFile(root / "config" / name).remove()
+        unsaved.pop(name, None)

@@ -29,7 +29,7 @@ from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
 
-#: Keys that RocketMQ lets nobody change (configBlackList).
+#: Keys that RocketMQ lets nobody change, whatever configBlackList says.
 _BLACK_LIST = frozenset(("configBlackList", "brokerConfigPath"))
 _SOURCE = "request"
 _ON_CLASSES = (BrokerConfig, ReplicationConfig, StoreConfig)
@@ -67,6 +67,7 @@ class LiveSettings:
     ) -> None:
         self._configs = (config, replication, store_config)
         self._is_allowed = config.allow_config_update
+        self._black_list = config.config_black_list
         self._clock = clock
         host, _, port = address.rpartition(":")
         #: What tools ask for, and what is so whatever anybody sets.
@@ -103,7 +104,7 @@ class LiveSettings:
             *_ON_CLASSES,
             component="broker",
             is_allowed=self._is_allowed,
-            black_list=_BLACK_LIST,
+            black_list=_BLACK_LIST.union(self._black_list),
         )
         try:
             changed = [with_changes(one, changes, source=_SOURCE) for one in self._configs]

@@ -67,6 +67,7 @@ class Site:
         ha_address: ``host:port`` at which slaves reach it, while it is a master; None as well.
         group: in which it is, if that has a controller.
         writers, readers, trials: executors for work on the disk; see ``Broker``.
+        unsaved: texts of tables that the run before could not save; see ``StateFile``.
     """
 
     config: BrokerConfig
@@ -84,6 +85,7 @@ class Site:
     writers: Executor
     readers: ReadQueue
     trials: Executor
+    unsaved: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import split_address
 from pymq.protocol.replication import PUSH_BYTES_MAX
-from pymq.settings import setting
+from pymq.settings import parse_path, setting
 
 #: Shorter secrets are refused.
 SECRET_BYTES_MIN = 16
@@ -51,9 +51,10 @@ class ReplicationConfig:
     listen_port: int | None = setting("haListenPort", default=None)
     #: Without a secret, the HA port is not protected: only this machine reaches it by default.
     bind_address: str = setting("pymqHaBindAddress", default="127.0.0.1")
-    #: What masters and slaves prove to each other to know. It is given by itself or in a file.
-    secret: str | None = setting("pymqHaSecret", secret=True, default=None)
-    secret_file: Path | None = setting("pymqHaSecretFile", default=None)
+    #: What masters and slaves prove to each other to know. It is given by itself or in a file. A
+    #: key without a value is refused, as is one of ``tls_authority``: it would mean no protection.
+    secret: str | None = setting("pymqHaSecret", parse=str, secret=True, default=None)
+    secret_file: Path | None = setting("pymqHaSecretFile", parse=parse_path, default=None)
     #: With a secret, at which addresses others are trusted without a proof, and spoken with as
     #: RocketMQ does; without one, who may replicate. None: nobody, and this machine.
     networks: tuple[str, ...] | None = setting("pymqHaNetworks", default=None)
@@ -67,7 +68,7 @@ class ReplicationConfig:
     tls_certificate: Path | None = setting("pymqHaTlsCertPath", default=None)
     tls_key: Path | None = setting("pymqHaTlsKeyPath", default=None)
     #: Whose certificates are trusted: a slave needs it, a master that has it asks slaves for one.
-    tls_authority: Path | None = setting("pymqHaTlsTrustCertPath", default=None)
+    tls_authority: Path | None = setting("pymqHaTlsTrustCertPath", parse=parse_path, default=None)
     #: The name in the certificate of a master; None: its address.
     tls_name: str | None = setting("pymqHaTlsName", default=None)
     #: What slaves are told to connect to; None: the broker's own address.

@@ -22,6 +22,7 @@ from pymq.broker.ha.security import security_of
 from pymq.broker.ha.slave import Slave
 from pymq.broker.ha.slave_connection import SlaveConnection
 from pymq.broker.ha.talk import ClassicTalk, EpochTalk, Talk
+from pymq.broker.ha.told_master import ToldMaster
 from pymq.broker.handlers.delays import FollowedDelayHandlers
 from pymq.broker.handlers.replication import MetadataHandlers, ReplicationHandlers
 from pymq.broker.handlers.timers import FollowedTimerHandlers
@@ -82,6 +83,12 @@ def _serve_slaves(site: Site, tables: Tables, core: Core) -> Feature:
     core.arrivals.subscribe(lambda arrivals: master.send())
     duties: list[Duty] = [master] if core.replicas is None else [core.replicas, master]
     duties.append(core.offset_followers)
+
+    def follows() -> bool:
+        return any(one.confirmed_end >= 0 for one in master.slaves)
+
+    # Who asks and is refused at the HA port never has the log that offsets speak of.
+    core.offset_followers.awaited = lambda: None if follows() else ()
     if in_sync is not None:
         in_sync.slaves = lambda: master.slaves
         in_sync.offsets = core.offset_followers
@@ -182,9 +189,12 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
     _check_master(site)
     config = site.replication
 
-    def kept_end() -> int:
+    def kept_end() -> int | None:
         # Before the master has heard from it, the log may have an end that is not the master's.
-        return site.store.replication.kept_end if slave.is_following else 0
+        if slave.is_following:
+            return site.store.replication.kept_end
+        # RocketMQ's masters refuse nobody, but may say nothing before their first heartbeat.
+        return 0 if metadata.is_foreign and slave.peer is not None else None
 
     followed = _FollowedTables(site, tables, core)
     offset_sync = OffsetSync(
@@ -197,6 +207,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         core.flusher.wait_all_flushed,
         GoneTopics(tables.topics, tables.offsets, core.deletions, site.store),
         site.writers,
+        is_connected=lambda: slave.peer is not None,
         version=tables.versions,
         on_deleted=offset_sync.begin_again,
         clock=site.clock,
@@ -217,17 +228,12 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         duties.append(escaping)
     acting: Acting | None = None
     preparations: list[Callable[[], Coroutine[Any, Any, None]]] = []
+    told = ToldMaster(config.master_address, slave, metadata, offset_sync)
     if site.group is None:
-
-        def follow(address: str | None, ha_address: str | None) -> None:
-            slave.follow(ha_address and (config.master_address or ha_address))
-            metadata.follow(address)
-            offset_sync.follow(address)
-
-        core.registration.on_master = follow
+        core.registration.on_master = told.follow
         if config.acting_master:
             acting = Acting(
-                *(site.config.broker_id, site.config.name, slave, follow),
+                *(site.config.broker_id, site.config.name, slave, told.follow),
                 core.long_poll.answer_all,
             )
             core.registration.on_master = acting.registered
@@ -237,8 +243,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
                 online = SlavePreOnline(watch, acting.group, lambda: slave.is_following)
                 preparations.append(online.run)
     else:
-        metadata.follow(site.group.term.master_address)
-        offset_sync.follow(site.group.term.master_address)
+        told.follow_tables(site.group.term.master_address)
         duties.append(MasterFinder(site.group.term.master_address, slave))
     handlers = {
         **_handlers(site, slave.status, acting, None if escaping is None else escaping.pause),
@@ -288,7 +293,7 @@ class _FollowedTables:
             interval_s=site.config.delay_flush_interval_ms / 1000,
         )
 
-    def list(self, copies_offsets: Callable[[], bool]) -> "list[Followed]":
+    def list(self, copies_offsets: Callable[[], bool]) -> "list[Followed[Any]]":
         """Return them in the order in which the master is asked.
 
         Args:
@@ -299,31 +304,36 @@ class _FollowedTables:
             Followed(
                 "groups",
                 code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                lambda body: tables.groups.take_over(GroupTable.decode(body)),
+                GroupTable.decode,
+                tables.groups.take_over,
             ),
             Followed(
                 "request modes",
                 code.GET_ALL_MESSAGE_REQUEST_MODE,
-                lambda body: tables.modes.take_over(RequestModeTable.decode(body)),
+                RequestModeTable.decode,
+                tables.modes.take_over,
                 is_optional=True,
             ),
             Followed(
                 "consumer offsets",
                 code.GET_ALL_CONSUMER_OFFSET,
-                lambda body: tables.offsets.take_over(ConsumerOffsetTable.decode(body)),
+                ConsumerOffsetTable.decode,
+                tables.offsets.take_over,
                 is_about_log=True,
                 is_wanted=copies_offsets,
             ),
             Followed(
                 "delay offsets",
                 code.GET_ALL_DELAY_OFFSET,
-                lambda body: self.take_delays(DelayOffsetTable.decode(body)),
+                DelayOffsetTable.decode,
+                self.take_delays,
                 is_about_log=True,
                 is_wanted=copies_offsets,
             ),
             Followed(
                 "timers",
                 code.GET_TIMER_CHECK_POINT,
+                bytes,
                 lambda body: functools.partial(
                     self._site.store.replication.timers.keep,
                     body,

@@ -249,7 +249,7 @@ class RoleChanges:
 
     def _cut(self, end: int) -> None:
         """Cut the log, and then its epochs: the other way around, nobody could tell where."""
-        forget_files(self._store_config.root_path)
+        forget_files(self._store_config.root_path, self._base.unsaved)
         truncate_log(self._store_config, end)
         self._epochs.save(self._epochs.epochs.cut(end))
 

@@ -50,6 +50,7 @@ class Base:
         filters: of consumer groups.
         clients: who is connected.
         registered_on: connections to name servers on which the run before was registered.
+        unsaved: texts of tables that the run before could not save; see ``StateFile``.
     """
 
     clock: Clock
@@ -63,6 +64,7 @@ class Base:
     filters: FilterTable
     clients: ClientTable
     registered_on: list[AsyncChannel] = field(default_factory=list)
+    unsaved: dict[str, str] = field(default_factory=dict)
 
     async def forget_registrations(self) -> None:
         """Close the connections on which runs before were registered."""
@@ -123,7 +125,7 @@ class Run:
             store_config = replace(store_config, timer_wheel=False, transient_pool=False)
         self.store = store = await self._open_store(store_config)
         await self._run(lambda: self._prepare(store))
-        self._parts = parts = assemble(
+        self._parts = parts = await assemble(
             Site(
                 config=self._config,
                 store_config=store_config,
@@ -140,7 +142,9 @@ class Run:
                 writers=base.writers,
                 readers=base.readers,
                 trials=base.trials,
-            )
+                unsaved=base.unsaved,
+            ),
+            self._run,
         )
         for opening in parts.openings:
             await self._run(opening)

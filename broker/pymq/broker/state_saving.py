@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from pymq.broker.state.state_file import StateFile
-from pymq.errors import StoreError
+from pymq.errors import PymqError, StoreError
 from pymq.net.dispatcher import Request
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
@@ -56,6 +56,7 @@ class StateSaving:
         executor: does the disk work.
         announced: waits until the name servers know the topics.
         flushed: waits until all that is in the log is on the disk, or raises a StoreError.
+        unsaved: what could not be saved, from one run to the next; see ``StateFile``.
     """
 
     def __init__(
@@ -65,12 +66,15 @@ class StateSaving:
         *,
         announced: Callable[[], Awaitable[object]],
         flushed: Callable[[], Awaitable[object]],
+        unsaved: dict[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._executor = executor
         self._announced = announced
         self._flushed = flushed
+        self._unsaved = unsaved
         self._files: list[StateFile] = []
+        self._shared: list[StateFile] = []
         self._busy: list[tuple[BusyTable, StateFile, float]] = []
         self._said = SaidOnce(_log)
         self._tasks = Tasks("state files")
@@ -87,15 +91,25 @@ class StateSaving:
         """
         return functools.partial(self._save_soon, self._add_file(name, table))
 
-    def add_periodic(self, name: str, table: BusyTable, *, interval_s: float) -> Callable[[], None]:
+    def add_periodic(
+        self, name: str, table: BusyTable, *, interval_s: float, is_shared: bool = False
+    ) -> Callable[[], None]:
         """Keep a table in a file that is saved at intervals, if it has changed, and at the end.
 
         What it says of messages in the log is on the disk no sooner than they are.
+
+        Args:
+            name: of the file.
+            table: what is in it.
+            interval_s: from one save to the next.
+            is_shared: whether others use the table already when it is loaded.
 
         Returns:
             To be called after a change that is to be saved sooner.
         """
         file = self._add_file(name, table, self._flushed)
+        if is_shared:
+            self._shared.append(file)
         self._busy.append((table, file, interval_s))
         return functools.partial(self._save_soon, file)
 
@@ -108,17 +122,28 @@ class StateSaving:
             restore=table.restore,
             executor=self._executor,
             flushed=flushed,
+            unsaved=self._unsaved,
         )
         self._files.append(file)
         return file
 
     def load(self) -> None:
-        """Read the files into their tables.
+        """Read the files into their tables, apart from shared ones; may run in a thread.
 
         Raises:
             StoreError: a file and its backup cannot be read.
         """
         for file in self._files:
+            if file not in self._shared:
+                file.load()
+
+    def load_shared(self) -> None:
+        """Read the files of shared tables, on the event loop.
+
+        Raises:
+            StoreError: as for ``load``.
+        """
+        for file in self._shared:
             file.load()
 
     def start(self) -> None:
@@ -146,12 +171,15 @@ class StateSaving:
         Raises:
             StoreError: a file could not be written; the others are. The next change tries again.
         """
-        for table, file, _ in self._busy:
-            _mark_if_changed(table, file)
+        self._mark_changed()
         saves = [file.save() for file in self._files]
         for result in await asyncio.gather(*saves, return_exceptions=True):
             if result is not None:
                 raise result
+
+    def _mark_changed(self) -> None:
+        for table, file, _ in self._busy:
+            _mark_if_changed(table, file)
 
     def _save_soon(self, file: StateFile) -> None:
         file.changed()
@@ -173,10 +201,21 @@ class StateSaving:
         """Save everything; idempotent.
 
         Raises:
-            StoreError: a file could not be written.
+            StoreError: a file could not be written; the next run knows what it should say.
         """
         await self._tasks.close()
-        await self.save()
+        try:
+            await self.save()
+        finally:
+            self._keep_unsaved()
+
+    def _keep_unsaved(self) -> None:
+        self._mark_changed()
+        for file in self._files:
+            try:
+                file.keep_unsaved()
+            except PymqError as error:
+                _log.error("%s: what is not saved is lost: %s", file.name, error)
 
 
 def _mark_if_changed(table: BusyTable, file: StateFile) -> None:

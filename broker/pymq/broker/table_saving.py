@@ -38,6 +38,7 @@ def make_saving(
         site.writers,
         announced=announced,
         flushed=flusher.wait_all_flushed,
+        unsaved=site.unsaved,
     )
     topics, groups, modes = tables.topics, tables.groups, tables.modes
     topics.on_change = functools.partial(
@@ -50,7 +51,11 @@ def make_saving(
     modes.on_change = functools.partial(
         _call_all, saving.add("messageRequestMode.json", modes), followers.changed
     )
-    saving.add_periodic("consumerFilter.json", tables.filters, interval_s=_FILTER_SAVE_INTERVAL_S)
+    saving.add_periodic(
+        *("consumerFilter.json", tables.filters),
+        interval_s=_FILTER_SAVE_INTERVAL_S,
+        is_shared=True,  # clients leave groups between two runs
+    )
     offsets_s = site.config.offset_flush_interval_ms / 1000
     saving.add_periodic("consumerOffset.json", tables.offsets, interval_s=offsets_s)
     return saving

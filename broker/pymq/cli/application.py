@@ -13,7 +13,7 @@ import typer
 import typer.core
 from typer.models import CommandInfo
 
-from pymq.cli import servers, streams
+from pymq.cli import output, servers, streams
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
@@ -32,14 +32,14 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except PymqError as error:
-            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}\n")
+            output.note(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}")
             raise typer.Exit(exit_for(error)) from error
         except BrokenPipeError as error:
             streams.silence()  # the reader of our output has seen enough
             raise typer.Exit(Exit.OK) from error
         except streams.OutputFailed as error:
             streams.silence()
-            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}\n")
+            output.note(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}")
             raise typer.Exit(Exit.UNWRITTEN) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(Exit.INTERRUPTED) from error

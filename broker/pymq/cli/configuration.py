@@ -48,9 +48,20 @@ def _is_true(value: str) -> bool:
     return value.strip().lower() == "true"
 
 
-#: Keys that may promise something this broker does not do: the test for that, and what it does
-#: instead.
-_UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
+#: A key that may promise something that is not done: the test for that, and what is done instead.
+_Promise = tuple[Callable[[str], bool], str]
+
+#: Of every server.
+_UNKEPT_BY_ALL: dict[str, _Promise] = {
+    "useTLS": (
+        _is_true,
+        "there is no TLS between clients and servers: all of it is plain text",
+    ),
+}
+
+#: Of a broker.
+_UNKEPT: dict[str, _Promise] = {
+    **_UNKEPT_BY_ALL,
     "aclEnable": (_is_true, "there is no access control: every client may do everything"),
     "authenticationEnabled": (_is_true, "there is no access control: every client is admitted"),
     "authorizationEnabled": (_is_true, "there is no access control: everything is allowed"),
@@ -62,8 +73,9 @@ _UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
 }
 
-#: The same of a name server.
-_UNKEPT_BY_NAME_SERVERS: dict[str, tuple[Callable[[str], bool], str]] = {
+#: Of a name server.
+_UNKEPT_BY_NAME_SERVERS: dict[str, _Promise] = {
+    **_UNKEPT_BY_ALL,
     "enableControllerInNamesrv": (
         _is_true,
         "no controller runs in the name server: start one with `pymq controller`",
@@ -181,10 +193,12 @@ def controller_config(file: Path | None, *, store: str | None) -> "ControllerCon
     from pymq.controller.config import ControllerConfig  # here, to keep --help quick
 
     properties = {} if file is None else read_properties(file)
+    source = _source(file)
     _review(properties, keys_of(ControllerConfig), file)
+    _warn_of_unkept(properties, source, _UNKEPT_BY_ALL)
     if store is not None:
         properties["pymqControllerStore"] = store
-    config = from_properties(ControllerConfig, properties, source=_source(file))
+    config = from_properties(ControllerConfig, properties, source=source)
     return replace(config, listen_port=config.port)
 
 
@@ -245,7 +259,7 @@ def _review(properties: Mapping[str, str], used: set[str], file: Path | None) ->
 def _warn_of_unkept(
     properties: Mapping[str, str],
     source: str,
-    promises: Mapping[str, tuple[Callable[[str], bool], str]],
+    promises: Mapping[str, _Promise],
 ) -> None:
     for key, (is_promise, instead) in promises.items():
         if key in properties and is_promise(properties[key]):

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         return Exit.OK
     except streams.OutputFailed as error:
         streams.silence()
-        sys.stderr.write(f"pymq: {error}\n")
+        _tell(error)
         return Exit.UNWRITTEN
     return status
 
@@ -34,7 +34,7 @@ def _run(arguments: list[str] | None) -> int:
     try:
         given = prepared(sys.argv[1:] if arguments is None else arguments)
     except ConfigurationError as error:
-        sys.stderr.write(f"pymq: {error}\n")
+        _tell(error)
         return Exit.USAGE
     try:
         if given and given[0] in SERVERS:
@@ -66,5 +66,11 @@ def _without(missing: extras.ExtraMissing, given: list[str]) -> Exit:
             f"Usage: pymq COMMAND [ARGS]...\n\nCommands:\n{servers}\nNote: {missing}\n"
         )
         return Exit.OK if given else Exit.USAGE
-    sys.stderr.write(f"pymq: {missing}\n")
+    _tell(missing)
     return Exit.USAGE
+
+
+def _tell(error: Exception) -> None:
+    from pymq.cli import output  # here, because that takes time
+
+    output.note(f"pymq: {error}")

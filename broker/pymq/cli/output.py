@@ -77,8 +77,8 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal something that is not a result."""
-    sys.stderr.write(text + "\n")
+    """Tell the person at the terminal something that is not a result, in one printable line."""
+    sys.stderr.write(printable(text) + "\n")
 
 
 def printable(text: str) -> str:
@@ -136,7 +136,8 @@ def sent_rows(result: "SendResult", named: Callable[[str], str] = str) -> Iterab
 
 def sent_text(row: Row) -> str:
     """Return one line about a stored message."""
-    return f"{row['broker']}/{row['queue']} @{row['offset']} {row['id']} {row['status']}"
+    text = f"{row['broker']}/{row['queue']} @{row['offset']} {row['id']} {row['status']}"
+    return printable(text)
 
 
 def message_row(message: "ReceivedMessage") -> Row:

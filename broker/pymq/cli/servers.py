@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from pymq.cli import logs
+from pymq.cli import logs, output
 from pymq.cli.exits import EXIT_TEXTS, Exit
 from pymq.cli.home import home_directory
 from pymq.errors import PymqError
@@ -62,7 +62,7 @@ def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
         _COMMANDS[command](options)
     except PymqError as error:
         _log.debug("stopped by", exc_info=error)
-        sys.stderr.write(f"pymq {command}: {error}\n")
+        output.note(f"pymq {command}: {error}")
         return Exit.USAGE
     return Exit.OK
 

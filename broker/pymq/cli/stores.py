@@ -1,7 +1,6 @@
 """``pymq store``: check, show, rebuild a store directory, without a broker."""
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +42,7 @@ def _looking(command: str) -> Iterator[None]:
     try:
         yield
     except PymqError as error:
-        sys.stderr.write(f"pymq store {command}: {error}\n")
+        output.note(f"pymq store {command}: {error}")
         raise typer.Exit(Exit.USAGE) from error
 
 

@@ -34,6 +34,7 @@ class ControllerConfig:
     self_id: str | None = setting("controllerDLegerSelfId", default=None)
     #: ``file:DIR``, or ``etcd:http://host:2379,http://host2:2379``.
     store: str = setting("pymqControllerStore", default="")
+    #: For URLs of https: whose certificates are trusted, and what this controller shows of itself.
     etcd_ca_file: str | None = setting("pymqEtcdCaFile", default=None)
     etcd_certificate_file: str | None = setting("pymqEtcdCertificateFile", default=None)
     etcd_key_file: str | None = setting("pymqEtcdKeyFile", default=None)
@@ -54,6 +55,10 @@ class ControllerConfig:
     notify_brokers: bool = setting("notifyBrokerRoleChanged", default=True, live=True)
     #: May UPDATE_CONTROLLER_CONFIG change live settings? Senders are not authenticated.
     allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
+    #: Keys that may not even then.
+    config_black_list: tuple[str, ...] = setting(
+        "configBlackList", default=("configBlackList", "configStorePath")
+    )
 
     def __post_init__(self) -> None:
         for key, value in (
@@ -68,9 +73,24 @@ class ControllerConfig:
                 raise ConfigurationError(f"{key}: expected at least {least}")
         if self.patience_ms < 0:
             raise ConfigurationError("pymqStartPatience: expected 0 or more")
+        self._check_etcd()
         self.peer_addresses()
         if not 0 <= self.port <= 65535:
             raise ConfigurationError(f"listenPort={self.port}: expected 0..65535")
+
+    def _check_etcd(self) -> None:
+        # Before anybody is shown the setting, and before it is split: a password may contain
+        # anything.
+        if self.store.startswith("etcd:") and "@" in self.store:
+            raise ConfigurationError(
+                "pymqControllerStore (--store): a URL with a name or a password in it, which are "
+                "not used, and would be shown to everybody; let etcd ask for the certificate of "
+                "its clients, and give pymqEtcdCertificateFile and pymqEtcdKeyFile"
+            )
+        if (self.etcd_certificate_file is None) != (self.etcd_key_file is None):
+            raise ConfigurationError(
+                "pymqEtcdCertificateFile and pymqEtcdKeyFile: expected both or none of them"
+            )
 
     def peer_addresses(self) -> dict[str, str]:
         """Return id -> ``host:port`` of the peers.

@@ -17,7 +17,7 @@ from pymq.settings import take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
 
-#: Keys that RocketMQ lets nobody change (configBlackList).
+#: Keys that RocketMQ lets nobody change, whatever configBlackList says.
 _BLACK_LIST = frozenset(("configBlackList", "configStorePath", "rocketmqHome"))
 
 
@@ -46,7 +46,7 @@ class LiveSettings:
             ControllerConfig,
             component="controller",
             is_allowed=self._config.allow_config_update,
-            black_list=_BLACK_LIST,
+            black_list=_BLACK_LIST.union(self._config.config_black_list),
         )
         try:
             changed = with_changes(self._config, changes, source="request")

@@ -40,6 +40,10 @@ class NamesrvConfig:
     broker_expiry_s: float = setting("pymqBrokerExpirySeconds", default=120.0)
     #: May UPDATE_NAMESRV_CONFIG change live settings? Senders are not authenticated.
     allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
+    #: Keys that may not even then.
+    config_black_list: tuple[str, ...] = setting(
+        "configBlackList", default=("configBlackList", "configStorePath", "kvConfigPath")
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

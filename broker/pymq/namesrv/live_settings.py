@@ -28,7 +28,7 @@ from pymq.settings import live_keys, take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
 
-#: Keys that RocketMQ lets nobody change (configBlackList).
+#: Keys that RocketMQ lets nobody change, whatever configBlackList says.
 _BLACK_LIST = frozenset(("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"))
 FILE_NAME = "liveSettings.json"
 
@@ -72,7 +72,7 @@ class LiveSettings:
             NamesrvConfig,
             component="name server",
             is_allowed=self._config.allow_config_update,
-            black_list=_BLACK_LIST,
+            black_list=_BLACK_LIST.union(self._config.config_black_list),
         )
         try:
             changed = with_changes(self._config, changes, source="request")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pymq.broker.forgotten_files import ORDERS, SINKS, forget_files
 from pymq.broker.state_saving import StateSaving
-from pymq.errors import StoreError
+from pymq.errors import LocalProtocolError, PymqError, StoreError
 from pymq.protocol import fastjson
+from pymq.store.state.sealed_file import SealedFile
 
 
 class Counts:
@@ -281,3 +283,98 @@ def test_what_is_not_saved_is_said_once(tmp_path: Path, caplog: pytest.LogCaptur
             await saving.close()
 
     asyncio.run(work())
+
+
+def test_the_next_run_goes_on_with_what_could_not_be_saved(tmp_path: Path) -> None:
+    """It is in the same process: what the file says may be older than what was acknowledged."""
+    log = BrokenLog()
+    unsaved: dict[str, str] = {}
+
+    async def work(executor: ThreadPoolExecutor) -> None:
+        def make() -> tuple[StateSaving, Counts, Counts]:
+            saving = StateSaving(
+                *(tmp_path, executor), announced=announced, flushed=log.flushed, unsaved=unsaved
+            )
+            soon, sometimes = Counts(), Counts()
+            soon.on_change = saving.add("a.json", soon)
+            saving.add_periodic("b.json", sometimes, interval_s=3600)
+            saving.load()
+            return saving, soon, sometimes
+
+        log.is_broken = False
+        saving, soon, sometimes = make()
+        soon.put(1)
+        sometimes.put(2)
+        await saving.close()
+        assert not unsaved
+        saving, soon, sometimes = make()
+        log.is_broken = True
+        (tmp_path / "a.json.tmp").mkdir()  # it cannot be written
+        soon.put(3)
+        sometimes.put(4)
+        with pytest.raises(StoreError):
+            await saving.close()
+        assert (saved(tmp_path / "a.json"), saved(tmp_path / "b.json")) == (1, 2)
+        make()  # a run that does not get as far as to start
+        saving, soon, sometimes = make()
+        assert (soon.value, sometimes.value) == (3, 4)
+        log.is_broken = False
+        with pytest.raises(StoreError):
+            await saving.close()
+        assert list(unsaved) == ["a.json"]
+        assert saved(tmp_path / "b.json") == 4
+        saving, soon, sometimes = make()
+        assert (soon.value, sometimes.value) == (3, 4)
+        (tmp_path / "a.json.tmp").rmdir()
+        await saving.save()  # although nothing has changed since
+        assert saved(tmp_path / "a.json") == 3
+        assert not unsaved
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(work(executor))
+
+
+def test_a_table_that_others_use_is_not_loaded_in_a_thread(tmp_path: Path) -> None:
+    async def work(saving: StateSaving) -> None:
+        own, shared = Counts(), Counts()
+        saving.add_periodic("a.json", own, interval_s=3600)
+        saving.add_periodic("b.json", shared, interval_s=3600, is_shared=True)
+        await asyncio.to_thread(saving.load)
+        assert (own.value, shared.value) == (1, 0)
+        saving.load_shared()
+        assert (own.value, shared.value) == (1, 2)
+
+    SealedFile(tmp_path / "a.json").save('{"value":1}')
+    SealedFile(tmp_path / "b.json").save('{"value":2}')
+    run(tmp_path, work)
+
+
+def test_a_slave_forgets_what_was_not_saved_like_what_was(tmp_path: Path) -> None:
+    SealedFile(tmp_path / "config" / SINKS).save('{"n":1}')
+    unsaved = {SINKS: "{}", ORDERS: "{}", "topics.json": "{}"}
+    forget_files(tmp_path, unsaved)
+    assert list(unsaved) == ["topics.json"]
+    assert not os.listdir(tmp_path / "config")
+
+
+def test_what_has_no_text_keeps_nothing_else_from_the_next_run(tmp_path: Path) -> None:
+    log = BrokenLog()
+    unsaved: dict[str, str] = {}
+
+    class Unsayable(Counts):
+        def to_text(self) -> str:
+            raise LocalProtocolError("it has no JSON form")
+
+    async def work(executor: ThreadPoolExecutor) -> None:
+        saving = StateSaving(
+            *(tmp_path, executor), announced=announced, flushed=log.flushed, unsaved=unsaved
+        )
+        for name, table in (("a.json", Unsayable()), ("b.json", Counts())):
+            saving.add_periodic(name, table, interval_s=3600)
+            table.put(5)
+        with pytest.raises(PymqError):
+            await saving.close()
+        assert list(unsaved) == ["b.json"]
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(work(executor))

@@ -201,7 +201,7 @@ def test_unknown_keys(
 
 @pytest.mark.parametrize(
     "text",
-    ["aclEnable=true", "authenticationEnabled=TRUE", "storeType=rocksdb"],
+    ["aclEnable=true", "authenticationEnabled=TRUE", "storeType=rocksdb", "useTLS=true"],
 )
 def test_a_promise_that_is_not_kept_is_a_warning(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -221,6 +221,20 @@ def test_a_controller_in_a_name_server_is_a_promise_that_is_not_kept(
     assert record.levelno == logging.WARNING
     assert "enableControllerInNamesrv=true: no controller runs" in record.getMessage()
     assert "pymq controller" in record.getMessage()
+
+
+def test_tls_is_a_promise_that_no_server_keeps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for value in ("false", "true"):
+        assert not caplog.records
+        file = written(tmp_path, f"useTLS={value}\n")
+        broker(file)
+        configuration.name_server_config(file, home=HOME)
+        configuration.controller_config(file, store=None)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 3
+    for record in caplog.records:
+        assert f"{file}: useTLS=true: there is no TLS" in record.getMessage()
 
 
 def test_a_host_name_as_broker_ip_is_resolved(
@@ -246,6 +260,11 @@ def test_a_master_has_id_0_as_in_rocketmq(tmp_path: Path) -> None:
         ("haTransferBatchSize=0", "haTransferBatchSize"),
         ("haMasterAddress=nowhere", "nowhere"),
         ("pymqHaNetworks=10.0.0.0/40", "pymqHaNetworks"),
+        ("pymqHaSecret=", "pymqHaSecret: a secret of 0 B, expected 16 or more"),
+        ("pymqHaSecret=  ", "pymqHaSecret: a secret of 0 B, expected 16 or more"),
+        ("pymqHaSecret=\npymqHaSecretFile=/a", "expected one of them"),
+        ("pymqHaSecretFile=", "pymqHaSecretFile='': expected a path"),
+        ("pymqHaTlsTrustCertPath=", "pymqHaTlsTrustCertPath='': expected a path"),
         ("pymqHaSecret=too short", "pymqHaSecret: a secret of 9 B, expected 16 or more"),
         (f"pymqHaSecret={SECRET}\npymqHaSecretFile=/a", "expected one of them"),
         ("pymqHaTls=true", "pymqHaTls=true without a secret"),

@@ -1,6 +1,9 @@
 """A controller's configuration out of RocketMQ's properties file."""
 
+import pytest
+
 from pymq.controller.config import DEFAULT_PORT, ControllerConfig
+from pymq.errors import ConfigurationError
 from pymq.settings import (
     from_properties,
     keys_of,
@@ -43,3 +46,27 @@ def test_defaults() -> None:
     assert config.port == DEFAULT_PORT == 9878
     assert config.address(9878) == "127.0.0.1:9878"
     assert not config.unclean_elections and config.notify_brokers
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        "http://root:s3cret@e1:2379",
+        "root:s3cret@e1:2379",
+        "https://e1:2379,https://root:s3cret@e2:2379",
+        "http://root:s3cret,x@e1",
+        "http://root:s3//cret@e1",
+    ],
+)
+def test_a_name_and_password_for_etcd_are_refused_and_not_shown(urls: str) -> None:
+    with pytest.raises(ConfigurationError, match="pymqEtcdCertificateFile") as refused:
+        properties = {"pymqControllerStore": f"etcd:{urls}"}
+        from_properties(ControllerConfig, properties, source="controller.conf")
+    assert "root" not in str(refused.value) and "cret" not in str(refused.value)
+    assert ControllerConfig(store="file:/var/a@b").store == "file:/var/a@b"
+
+
+def test_half_a_certificate_for_etcd_is_refused() -> None:
+    for key in ("pymqEtcdCertificateFile", "pymqEtcdKeyFile"):
+        with pytest.raises(ConfigurationError, match="expected both or none of them"):
+            from_properties(ControllerConfig, {key: "/a.pem"}, source="controller.conf")

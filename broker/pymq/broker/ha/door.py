@@ -163,7 +163,7 @@ class Door:
         security = self._security
         if security.tls is not None and not is_listed:
             try:
-                await inbox.accept_tls(security.tls, self._silence_s + security.handshake_s)
+                await inbox.accept_tls(security.tls(), self._silence_s + security.handshake_s)
             except OSError as error:
                 if inbox not in self._waiting:
                     return  # it had to go for another one

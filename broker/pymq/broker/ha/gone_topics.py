@@ -45,9 +45,9 @@ class GoneTopics:
         firsts = self._topics.ids.first_offsets()
         self._replaced = {topic: first for topic, first in firsts.items() if has_old(topic, first)}
 
-    def take_topics(self, body: bytes) -> None:
+    def take_topics(self, told: TopicTableBody) -> None:
         """Have the topics of the master."""
-        self._gone.update(self._topics.take_over(TopicTableBody.decode(body)))
+        self._gone.update(self._topics.take_over(told))
         self._gone.difference_update(self._topics.names())
 
     def delete(self, log_end: int) -> None:

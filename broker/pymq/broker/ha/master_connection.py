@@ -8,6 +8,7 @@ from typing import cast
 from pymq.broker.ha.following import Following
 from pymq.broker.log_writer import WaitFlushed
 from pymq.errors import PymqError, StoreError
+from pymq.protocol.addresses import join_address
 from pymq.protocol.epoch_replication import EpochPush, MasterEpochs
 from pymq.protocol.replication import LogTail, Push
 from pymq.store import Replication
@@ -26,6 +27,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     Attributes:
         tells_tail: see ``Following``.
+        peer: address of the master; None: there is no connection.
         ended: done when the connection is; its exception says why.
         heard_s: when the master last said something, on the event loop's clock.
         spoken_s: when we last did.
@@ -45,6 +47,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self._on_taken = on_taken
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self.peer: str | None = None
         self._reported_end = 0
         self._is_waiting = False
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -53,6 +56,8 @@ class MasterConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername")
+        self.peer = join_address(*name[:2]) if name else None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where to put what arrives."""

@@ -5,6 +5,8 @@ speak of messages: they are taken over once the slave has the log that the maste
 them. Otherwise a slave that becomes a master could take messages for delivered or consumed that it
 never got.
 
+A master whose log is not followed is not asked: it may have lost its own, or be somebody else.
+
 Source: RocketMQ SlaveSynchronize.
 """
 
@@ -13,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.broker.ha.gone_topics import GoneTopics
@@ -22,7 +25,7 @@ from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.net.waiting import happens
-from pymq.protocol.bodies import KVTable
+from pymq.protocol.bodies import KVTable, TopicTable
 from pymq.protocol.codes import AWAIT_METADATA, LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.replication import MetadataRequest, MetadataResponse
@@ -42,14 +45,18 @@ CHANGE_WAIT_MS = 2_000
 CLOCKS_APART_S = 60.0
 
 
+_Told = TypeVar("_Told")
+
+
 @dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(Generic[_Told]):
     """A table of the master.
 
     Attributes:
         name: for logs.
         code: of the request that asks for it.
-        take_over: applies the body of the answer; may return work on the disk, for a thread.
+        decode: reads the body of the answer, in a thread: that takes long if there is much of it.
+        take_over: applies it; may return work on the disk, for a thread.
         is_about_log: whether it speaks of messages.
         is_optional: whether some masters do not have it.
         is_wanted: returns whether it is to be asked for, and taken over.
@@ -57,7 +64,8 @@ class Followed:
 
     name: str
     code: int
-    take_over: Callable[[bytes], Callable[[], None] | None]
+    decode: Callable[[bytes], _Told]
+    take_over: Callable[[_Told], Callable[[], None] | None]
     is_about_log: bool = False
     is_optional: bool = False
     is_wanted: Callable[[], bool] = lambda: True
@@ -68,25 +76,31 @@ class MetadataSync:
 
     Args:
         tables: others than the topics, in the order in which they are asked for.
-        kept_end: returns the physical offset up to which the slave has the log.
+        kept_end: returns the physical offset up to which the slave has the log of the master; None:
+            that log is not followed.
+        is_connected: returns whether it is, or is about to be.
         flushed: waits until all that is in the log is on the disk.
         gone: the topics.
-        executor: for work on the disk.
+        executor: for work on the disk, and what takes long.
         version: names the topics and groups that this slave has.
         on_deleted: called when topics may have been deleted here.
         clock: of this slave.
         broker_id: of this slave.
         interval_s: from one time to the next.
+
+    Attributes:
+        is_foreign: whether the master does not tell of changes, as RocketMQ's do not.
     """
 
     def __init__(
         self,
-        tables: Sequence[Followed],
-        kept_end: Callable[[], int],
+        tables: Sequence[Followed[Any]],
+        kept_end: Callable[[], int | None],
         flushed: Callable[[], Awaitable[object]],
         gone: GoneTopics,
         executor: Executor,
         *,
+        is_connected: Callable[[], bool],
         version: Callable[[], str],
         on_deleted: Callable[[], None],
         clock: Clock,
@@ -99,16 +113,20 @@ class MetadataSync:
         self._broker_id = broker_id
         self._tables = tables
         self._kept_end = kept_end
+        self._is_connected = is_connected
         self._flushed = flushed
         self._gone = gone
+        self._executor = executor
         self._disk = DiskExecutor(executor)
         self._interval_s = interval_s
         self._master: str | None = None
         self._channel: AsyncChannel | None = None
         self._wanted = asyncio.Event()
         self._asked = asyncio.Event()
+        self._begun = asyncio.Event()
         self._said = SaidOnce(_log)
         self._tasks = Tasks("metadata")
+        self.is_foreign = False
 
     def start(self) -> None:
         """Begin."""
@@ -120,8 +138,14 @@ class MetadataSync:
         """Ask the master at ``host:port``, and none other; None: nobody."""
         if master != self._master:
             self._master = master
+            self.is_foreign = False
             self._close_channel()
-            self._wanted.set()
+            self.begin()
+
+    def begin(self) -> None:
+        """Ask at once: the master's log is followed from now on, or is about to be."""
+        self._begun.set()
+        self._wanted.set()
 
     def want(self) -> None:
         """Ask soon: something is there that only the master can explain."""
@@ -133,20 +157,22 @@ class MetadataSync:
             self._wanted.clear()
             soonest_s = asyncio.get_running_loop().time() + LEAST_INTERVAL_S
             master = self._master
-            if master is None:
+            if master is None or self._kept_end() is None:
+                self._asked.set()
                 continue
             try:
                 await self._follow(master)
             except PymqError as error:
                 self._close_channel()
-                self._said.warn(
-                    "master",
-                    "topics, groups and offsets are not those of master %s any more: %s; trying "
-                    "again every %g s",
-                    master,
-                    error,
-                    self._interval_s,
-                )
+                if self._kept_end() is not None:  # otherwise it is said that nobody is followed
+                    self._said.warn(
+                        "master",
+                        "topics, groups and offsets are not those of master %s any more: %s; "
+                        "trying again every %g s",
+                        master,
+                        error,
+                        self._interval_s,
+                    )
             except Exception:
                 _log.exception("what master %s answered could not be used", master)
             else:
@@ -158,12 +184,13 @@ class MetadataSync:
         """Have changes of topics and groups followed at once, if the master tells of them."""
         while True:
             pause_s = self._interval_s
-            if self._master is not None:
+            self._begun.clear()
+            if self._master is not None and self._is_connected():
                 try:
                     pause_s = await self._await_change(self._master)
                 except PymqError as error:
                     _log.debug("master %s does not tell of changes: %s", self._master, error)
-            await asyncio.sleep(pause_s)
+            await happens(self._begun, pause_s)
 
     async def _await_change(self, master: str) -> float:
         """Wait for one; return how long to wait before the next.
@@ -178,7 +205,11 @@ class MetadataSync:
         answer = await self._ask(master, AWAIT_METADATA, "changes", request.to_fields())
         if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
             return min(NOT_YET_S, self._interval_s)
-        if answer.code != ResponseCode.SUCCESS:
+        is_foreign = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if is_foreign and not self.is_foreign:
+            self.want()
+        self.is_foreign = is_foreign
+        if answer.code != ResponseCode.SUCCESS or self._kept_end() is None:
             return self._interval_s
         told = MetadataResponse.from_fields(answer.fields)
         if told.time_ms is not None:
@@ -208,8 +239,15 @@ class MetadataSync:
 
     async def _follow(self, master: str) -> None:
         """Ask for every table once."""
+        own_end = self._kept_end() or 0
+        if (end := await self._ask_log_end(master)) < own_end:
+            # When its host has crashed, it takes a while until the connection is known to be lost.
+            raise PymqError(
+                f"its log ends at {end}, and that of this slave at {own_end}: it is not that of "
+                "the master that is followed"
+            )
         await self._ask_topics(master)
-        told: list[tuple[Followed, bytes]] = []
+        told: list[tuple[Followed[Any], bytes]] = []
         for table in self._tables:
             if not table.is_wanted():
                 continue
@@ -218,21 +256,19 @@ class MetadataSync:
                 told.append((table, bytes(answer.body)))
             elif not table.is_optional:
                 raise PymqError(f"{table.name}: code {answer.code}, {answer.remark or 'no remark'}")
-        state = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, "log end")
-        end = int(KVTable.decode(state.body).table.get("commitLogMaxOffset", 0))
+        end = await self._ask_log_end(master)
         for table, body in told:
             if not table.is_about_log:
-                await self._take_over(table, body)
+                await self._take_over(master, table, body)
         deadline_s = asyncio.get_running_loop().time() + LEVEL_TIMEOUT_S
-        while self._kept_end() < end:
+        while (kept_end := self._kept_end()) is not None and kept_end < end:
             if asyncio.get_running_loop().time() > deadline_s:
                 return  # far behind: another time
             await asyncio.sleep(_LEVEL_PAUSE_S)
         await self._flushed()  # what they speak of is on the disk before they are
-        if master == self._master:
-            for table, body in told:
-                if table.is_about_log:
-                    await self._take_over(table, body)
+        for table, body in told:
+            if table.is_about_log:
+                await self._take_over(master, table, body)
         if self._gone:
             await self._ask_topics(master)
             try:
@@ -240,18 +276,30 @@ class MetadataSync:
             finally:
                 self._on_deleted()  # some may be deleted although one could not be
 
+    async def _ask_log_end(self, master: str) -> int:
+        state = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, "log end")
+        return int(KVTable.decode(state.body).table.get("commitLogMaxOffset", 0))
+
     async def _ask_topics(self, master: str) -> None:
         answer = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, "topics")
         if answer.code != ResponseCode.SUCCESS:
             raise PymqError(f"topics: code {answer.code}, {answer.remark or 'no remark'}")
-        self._gone.take_topics(bytes(answer.body))
+        told = await self._decode(TopicTable.decode, bytes(answer.body))
+        self._check_followed(master)
+        self._gone.take_topics(told)
 
-    async def _take_over(self, table: Followed, body: bytes) -> None:
+    async def _take_over(self, master: str, table: Followed[Any], body: bytes) -> None:
+        told = await self._decode(table.decode, body)
+        self._check_followed(master)
         if not table.is_wanted():
             return  # it is told in another way since, and more recent than this
-        work = table.take_over(body)
+        work = table.take_over(told)
         if work is not None:
             await self._disk.run(work, lambda: None)
+
+    async def _decode(self, decode: Callable[[bytes], _Told], body: bytes) -> _Told:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, decode, body)
 
     async def _ask(
         self, master: str, code: int, name: str, fields: dict[str, str] | None = None
@@ -261,9 +309,17 @@ class MetadataSync:
         answer = await self._channel.request(
             Command(code, fields, language=LanguageCode.JAVA), REQUEST_TIMEOUT_S, description=name
         )
+        self._check_master(master)
+        return answer
+
+    def _check_master(self, master: str) -> None:
         if master != self._master:
             raise ConnectionFailed(f"{master} is not the master any more")
-        return answer
+
+    def _check_followed(self, master: str) -> None:
+        self._check_master(master)
+        if self._kept_end() is None:
+            raise ConnectionFailed("its log is not followed any more")
 
     def _close_channel(self) -> None:
         channel, self._channel = self._channel, None

@@ -6,7 +6,7 @@ what has changed since the last change that it knows of, and the question is ans
 something; asking again says that it has that. A SYNC_MASTER acknowledges a commit when its slaves
 have it. With a controller, these are the members of the sync state set, as for messages, and a
 slave joins the set when it has all that was acknowledged. Without one, they are the slaves that
-ask.
+ask, while any follows the log.
 
 RocketMQ's slaves do not ask, and are not waited for; they copy all offsets now and then.
 """

@@ -34,6 +34,8 @@ CHANGE_WAIT_MS = 2_000
 FOREIGN_PAUSE_S = 10.0
 #: How long to wait for the log that the offsets speak of, and how often to look.
 LEVEL_TIMEOUT_S, _LEVEL_PAUSE_S = 10.0, 0.003
+#: What is told is read in a thread from this size on.
+LARGE_BYTES = 256 << 10
 
 
 class OffsetSync:
@@ -43,7 +45,8 @@ class OffsetSync:
         offsets: of this slave.
         take_delays: takes over up to where the delayed messages of each level are delivered.
         take_timers: takes over how far timers are.
-        kept_end: returns the physical offset up to which the slave has the log.
+        kept_end: returns the physical offset up to which the slave has the log of the master; None:
+            that log is not followed, and nobody is asked.
         broker_id: of this slave.
 
     Attributes:
@@ -55,7 +58,7 @@ class OffsetSync:
         offsets: OffsetTable,
         take_delays: Callable[[DelayOffsetTable], None],
         take_timers: Callable[[bytes], None],
-        kept_end: Callable[[], int],
+        kept_end: Callable[[], int | None],
         *,
         broker_id: int,
     ) -> None:
@@ -85,6 +88,10 @@ class OffsetSync:
             self._close_channel()
             self._changed.set()
 
+    def begin(self) -> None:
+        """Ask at once: the master's log is followed from now on."""
+        self._changed.set()
+
     def begin_again(self) -> None:
         """Ask for all offsets: some were deleted here, and may be there again."""
         self._position = ""
@@ -94,14 +101,14 @@ class OffsetSync:
         while True:
             self._changed.clear()
             master, pause_s = self._master, RETRY_S
-            if master is None:
+            if master is None or self._kept_end() is None:
                 await self._changed.wait()
                 continue
             try:
                 pause_s = await self._ask(master)
             except PymqError as error:
                 self._close_channel()
-                if master == self._master:
+                if master == self._master and self._kept_end() is not None:
                     self._said.warn(
                         "master",
                         "consumer offsets do not follow master %s: %s; trying again every %g s",
@@ -122,7 +129,7 @@ class OffsetSync:
         Raises:
             PymqError: the master does not answer.
         """
-        position = self._position
+        position, kept_end = self._position, self._kept_end() or 0
         request = OffsetsRequest(
             broker_id=self._broker_id, position=position, wait_ms=CHANGE_WAIT_MS
         )
@@ -132,7 +139,7 @@ class OffsetSync:
             REQUEST_TIMEOUT_S,
             description="offsets",
         )
-        if master != self._master or position != self._position:
+        if not self._is_current(master, position):
             return 0.0
         if answer.code != ResponseCode.SUCCESS:
             self.is_foreign = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -142,16 +149,26 @@ class OffsetSync:
         if not answer.body:
             return 0.0
         told = OffsetsResponse.from_fields(answer.fields)
-        changes = OffsetChanges.decode(answer.body)
+        if len(answer.body) < LARGE_BYTES:
+            changes = OffsetChanges.decode(answer.body)
+        else:  # all offsets may take a second: the controller has to hear of us meanwhile
+            changes = await asyncio.to_thread(OffsetChanges.decode, answer.body)
+        if told.log_end < kept_end:
+            return RETRY_S  # it has lost its log, and the connection is not known to be lost yet
         if not await self._wait_level(told.log_end):
             return RETRY_S  # far behind: another time
-        if master == self._master and position == self._position:
+        if self._is_current(master, position):
             self._offsets.take_changes(changes)
             self._take_delays(changes.delays)
             if changes.timers:
                 self._take_timers(_bytes_of(changes.timers))
             self._position = told.position
         return 0.0
+
+    def _is_current(self, master: str, position: str) -> bool:
+        """Return whether what was asked of a master may be taken over."""
+        is_followed = self._kept_end() is not None
+        return is_followed and master == self._master and position == self._position
 
     async def _connected(self, master: str) -> AsyncChannel:
         if self._channel is None or not self._channel.is_open:
@@ -165,8 +182,8 @@ class OffsetSync:
     async def _wait_level(self, log_end: int) -> bool:
         """Wait until this slave has the log up to a physical offset; False: it has not."""
         deadline_s = asyncio.get_running_loop().time() + LEVEL_TIMEOUT_S
-        while self._kept_end() < log_end:
-            if asyncio.get_running_loop().time() > deadline_s:
+        while (kept_end := self._kept_end()) is None or kept_end < log_end:
+            if kept_end is None or asyncio.get_running_loop().time() > deadline_s:
                 return False
             await asyncio.sleep(_LEVEL_PAUSE_S)
         return True

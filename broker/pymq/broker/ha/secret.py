@@ -279,7 +279,7 @@ async def _agree(inbox: Inbox, host: str, security: Security, secret: bytes) -> 
     if security.tls is not None:
         name = security.tls_name or host
         try:
-            await inbox.start_tls(security.tls, security.handshake_s, server_name=name)
+            await inbox.start_tls(security.tls(), security.handshake_s, server_name=name)
         except ssl.SSLCertVerificationError as error:
             raise RemoteProtocolError(
                 f"its certificate is not to be trusted: {error.verify_message}; see which "

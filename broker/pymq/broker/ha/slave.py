@@ -63,6 +63,7 @@ class Slave:
     Attributes:
         master: ``host:port`` of the master's HA port; None: unknown.
         is_following: whether the master is connected, and has sent something.
+        on_begun: called when the master is connected, and when it is followed.
         is_unsure: whether the end of the log may be cut off: nobody may read it until the master
             has confirmed it.
         is_acting: whether this broker acts for its master, which is away.
@@ -103,10 +104,24 @@ class Slave:
         self.is_following = False
         self.is_unsure = self.is_acting = False
         self.rate = ByteRate()
+        self.on_begun: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin."""
         self._tasks.start("following", self._run())
+
+    @property
+    def peer(self) -> str | None:
+        """``host:port`` of the master's HA port, as the connection tells it; None: there is none.
+
+        A master that has to prove the secret has proven it.
+        """
+        return None if self._connection is None else self._connection.peer
+
+    @property
+    def wants_proof(self) -> bool:
+        """Whether there is a secret."""
+        return self._security.secret is not None
 
     @property
     def hands_over(self) -> bool:
@@ -127,6 +142,7 @@ class Slave:
         if master == self.master:
             return
         self.master = master
+        self.is_following = False
         self._changed.set()
         if self._connection is not None:
             self._connection.give_up("it is not the master any more")
@@ -203,6 +219,7 @@ class Slave:
             if connection.tells_tail:
                 tail = await read_tail(self.replication, self._disk, end)
             connection.begin(end, tail)
+            self.on_begun()
             pause_s = min(self._heartbeat_s, LOOK_INTERVAL_S)
             while not connection.ended.done():
                 await asyncio.wait([connection.ended], timeout=pause_s)
@@ -255,6 +272,7 @@ class Slave:
             self._said.over("refusal")
             self._said.over("log")
             _log.info("following master %s from %d on", self.master, self.replication.kept_end)
+            self.on_begun()
 
     def status(self) -> ReplicationStatus:
         """Return how we follow the master."""

@@ -26,6 +26,8 @@ class StateFile:
             for tables that count messages, such as committed offsets: those that a power loss
             takes must not be counted in a file that survives it, or their successors would be
             left out.
+        unsaved: texts of files that the run before could not save, by name, instead of what those
+            files say; here is put what this run cannot save.
 
     Attributes:
         name: of the file.
@@ -39,6 +41,7 @@ class StateFile:
         restore: Callable[[object], None],
         executor: Executor,
         flushed: Callable[[], Awaitable[object]] | None = None,
+        unsaved: dict[str, str] | None = None,
     ) -> None:
         self.name = path.name
         self._table = SealedFile(path)
@@ -46,23 +49,29 @@ class StateFile:
         self._restore = restore
         self._executor = executor
         self._flushed = flushed
+        self._unsaved = {} if unsaved is None else unsaved
         self._is_changed = False
         self._saving = asyncio.Lock()
 
     def load(self) -> None:
         """Read the file, or its backup, which the next save makes the file again.
 
-        If both are missing, the table stays as it is.
+        If both are missing, the table stays as it is. What the run before could not save is newer
+        than both.
 
         Raises:
             StoreError: neither the file nor its backup can be read.
         """
-        self._table.load(
-            lambda text: self._restore(
-                fastjson.parse(text, depth_max=fastjson.FILE_DEPTH_MAX)
-            )
-        )
+        text = self._unsaved.get(self.name)  # it stays there until it is saved
+        if text is not None:
+            self._take(text)
+            self._is_changed = True
+            return
+        self._table.load(self._take)
         self._is_changed = self._table.used_backup
+
+    def _take(self, text: str) -> None:
+        self._restore(fastjson.parse(text, depth_max=fastjson.FILE_DEPTH_MAX))
 
     def changed(self) -> None:
         """Record that the file is out of date."""
@@ -99,3 +108,13 @@ class StateFile:
             finally:
                 if not writing.done() or writing.cancelled() or writing.exception() is not None:
                     self._is_changed = True
+            self._unsaved.pop(self.name, None)
+
+    def keep_unsaved(self) -> None:
+        """Have the next run know what is not on the disk: this one ends.
+
+        Raises:
+            LocalProtocolError: the table has no text.
+        """
+        if self._is_changed:
+            self._unsaved[self.name] = self._to_text()

@@ -36,7 +36,10 @@ _TEXT_MAX = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdTls:
-    """Files for https; None: the system's certificates, and no certificate of our own."""
+    """Files for https; None: the system's certificates, and no certificate of our own.
+
+    The certificate and its key are given together.
+    """
 
     ca_file: str | None = None
     certificate_file: str | None = None
@@ -58,11 +61,11 @@ class EtcdGateway:
 
     Args:
         urls: of its members, ``http://host:port``.
-        tls: for https.
+        tls: for https; with a file in it, every URL must be one of https.
         thread_count: calls that can be under way at once.
 
     Raises:
-        ConfigurationError: a URL is none, or the library is missing.
+        ConfigurationError: a URL is none, or not one of https, or the library is missing.
     """
 
     def __init__(self, urls: Sequence[str], tls: EtcdTls, *, thread_count: int) -> None:
@@ -71,6 +74,12 @@ class EtcdGateway:
         except ModuleNotFoundError as error:
             raise ConfigurationError(str(error)) from error
         self._endpoints = [_endpoint(url) for url in urls]
+        plain = [one for one in self._endpoints if one.scheme != "https"]
+        if plain and tls != EtcdTls():
+            raise ConfigurationError(
+                f"--store etcd: {plain[0]} with pymqEtcdCaFile or pymqEtcdCertificateFile would be "
+                f"plain text; expected https://host:{DEFAULT_PORT}"
+            )
         self._tls = tls
         self._preferred = 0
         self._clients = threading.local()

@@ -39,7 +39,7 @@ class Bed:
                 name: TopicConfig(topic=name) for name in (*topics, *self.topics.system_topics)
             },
         )
-        self.gone.take_topics(body.encode())
+        self.gone.take_topics(body)
 
     def put(self, topic: str) -> None:
         put_ok(self.store, record(b"x", topic=topic))

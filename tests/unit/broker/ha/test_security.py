@@ -1,6 +1,7 @@
 """Secrets from files, addresses, certificates; and who can have how much of the log."""
 
 import os
+import shutil
 import ssl
 from pathlib import Path
 from typing import Any
@@ -83,11 +84,29 @@ def test_tls_is_1_3_and_verifies(tmp_path: Path) -> None:
     assert one_way is not None
     assert mutual is not None
     assert client is not None
-    assert one_way.verify_mode is ssl.CERT_NONE
-    assert mutual.verify_mode is client.verify_mode is ssl.CERT_REQUIRED
-    assert client.check_hostname
-    for context in (one_way, mutual, client):
+    assert one_way().verify_mode is ssl.CERT_NONE
+    assert mutual().verify_mode is client().verify_mode is ssl.CERT_REQUIRED
+    assert client().check_hostname
+    for context in (one_way(), mutual(), client()):
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+def test_a_slave_goes_by_an_authority_that_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = tmp_path / "authority.pem"
+    shutil.copy(TLS / "authority.pem", authority)
+    tls = security_of(tls_config(role=Role.SLAVE, tls_authority=authority)).tls
+    assert tls is not None
+    first = tls()
+    assert tls() is first
+    authority.unlink()
+    assert tls() is tls() is first
+    assert caplog.text.count("cannot be used") == 1
+    shutil.copy(TLS / "other.pem", authority)
+    other = tls()
+    assert other is tls() is not first
+    assert other.get_ca_certs() != first.get_ca_certs()
 
 
 @pytest.mark.parametrize(
