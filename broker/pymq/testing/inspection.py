@@ -12,6 +12,9 @@ from pymq.protocol.names import dead_letter_topic, popped_topic
 from pymq.protocol.record import decode_records
 from pymq.testing.members import Member
 
+#: A broker that runs answers, however busy the machine.
+ANSWER_S = 30.0
+
 
 class Inspection:
     """Answers of the brokers, asked as any client asks; nobody's offsets change.
@@ -56,7 +59,7 @@ class Inspection:
             PymqError: the name server could not be asked.
         """
         self._check_complete()
-        with Admin(self.name_server, network=self._network) as admin:
+        with Admin(self.name_server, timeout_s=ANSWER_S, network=self._network) as admin:
             return admin.topics.names()
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
@@ -72,7 +75,7 @@ class Inspection:
         """
         self._check_complete()
         found = []
-        with BlockingClient(self.name_server, network=self._network) as client:
+        with BlockingClient(self.name_server, timeout_s=ANSWER_S, network=self._network) as client:
             try:
                 queues = client.read_queues(topic)
             except RouteNotFound:
@@ -124,6 +127,6 @@ class Inspection:
             PymqError: a broker could not be asked.
         """
         self._check_complete()
-        with Admin(self.name_server, network=self._network) as admin:
+        with Admin(self.name_server, timeout_s=ANSWER_S, network=self._network) as admin:
             queues = admin.offsets.lag(group, topic)
         return sum(queue.lag for queue in queues) if queues else None
