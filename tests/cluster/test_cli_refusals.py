@@ -27,6 +27,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
             found = refusal(pymq("up", *arguments, cwd=tmp_path))
             assert found.status == 2
             assert f"127.0.0.1:{port}" in found.line and "in use" in found.line
+            assert found.line.endswith("another port (--namesrv-port, --broker-port)")
         for command in ("namesrv", "broker", "controller"):
             text = f"listenPort={port}\nstorePathRootDir={tmp_path}/s\n"
             text += f"pymqControllerStore=file:{tmp_path}/c\n" * (command == "controller")

@@ -6,6 +6,7 @@ and a machine that only serves need not have it installed.
 
 import argparse
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -62,7 +63,10 @@ def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
         _COMMANDS[command](options)
     except PymqError as error:
         _log.debug("stopped by", exc_info=error)
-        output.note(f"pymq {command}: {error}")
+        cause = error.__cause__
+        is_taken = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
+        how = " (--namesrv-port, --broker-port)" if command == "up" and is_taken else ""
+        output.note(f"pymq {command}: {error}{how}")
         return Exit.USAGE
     return Exit.OK
 

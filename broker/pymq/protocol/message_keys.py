@@ -19,8 +19,10 @@ def join_keys(keys: Iterable[str]) -> str:
     """Return the property of several keys.
 
     Raises:
-        LocalProtocolError: one is empty, has a blank or is not a string.
+        LocalProtocolError: one is empty, has a blank or is not a string; or it is not several.
     """
+    if not isinstance(keys, Iterable):
+        raise LocalProtocolError(f"keys is {keys!r:.80}, expected a str or several")
     several = list(keys)
     for key in several:
         if not isinstance(key, str) or not key or " " in key:

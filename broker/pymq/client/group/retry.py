@@ -17,7 +17,7 @@ from pymq.errors import BrokerError, LocalProtocolError, PymqError
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.codes import MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import RETRY_TOPIC
-from pymq.protocol.names import is_retry_topic
+from pymq.protocol.names import dead_letter_topic, is_retry_topic
 from pymq.protocol.outcomes import DEAD_LETTER, EXPIRED, GROUP_DELAYS
 
 _log = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class FailedMessages:
         is_closing: Callable[[], bool],
     ) -> None:
         self._group = group
+        self._dlq = dead_letter_topic(group)
         self._max_reconsume_times = max_reconsume_times
         self._pool = pool
         self._inbox = inbox
@@ -76,8 +77,10 @@ class FailedMessages:
             if all(delivery.process_queue.dropped for delivery in deliveries):
                 outcome = "delivered again, to the member that reads its queue now"
                 return
+            # Before they are sent, because what is known of them goes with them.
+            ends = [self._becomes_dead_letter(delivery) for delivery in deliveries]
             refusals = [await self._send_back(delivery) for delivery in deliveries]
-            outcome = self._outcome(deliveries, refusals, error)
+            outcome = self._outcome(deliveries, ends, refusals, error)
         finally:
             first = deliveries[0].message
             others = f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
@@ -96,27 +99,61 @@ class FailedMessages:
     def _outcome(
         self,
         deliveries: Sequence[Delivery],
+        ends: Sequence[bool | None],
         refusals: Sequence[PymqError | None],
         error: BaseException,
     ) -> str:
-        kept = 0
+        dead, again = [], []
         reason: PymqError | None = None
-        for delivery, refusal in zip(deliveries, refusals, strict=True):
-            if refusal is None:
-                continue
-            kept, reason = kept + 1, refusal
+        for delivery, end, refusal in zip(deliveries, ends, refusals, strict=True):
             message = delivery.message
+            if refusal is None:
+                if end:
+                    dead.append(message.reconsume_times + 1)
+                else:
+                    again.append(end)
+                continue
+            reason = refusal
             delivery.process_queue.failures[message.queue_offset] = (
                 f"its handler failed {message.reconsume_times} times, last with {error!r:.200}, "
                 f"and the broker does not take it back ({refusal})"
             )
-        if not kept:
-            return "the broker delivers it again later"
-        which = "it" if len(deliveries) == 1 else f"{kept} of {len(deliveries)}"
-        return (
-            f"{which} will be tried again here in {LOCAL_RETRY_S:g} s, because the broker does "
-            f"not take it back: {reason}"
-        )
+        total = len(deliveries)
+        kept = total - len(dead) - len(again)
+        said = []
+        if dead and total == 1:
+            said.append(f"it was tried {dead[0]} times and becomes a dead letter ({self._dlq})")
+        elif dead:
+            said.append(
+                f"{len(dead)} of {total} were tried up to {max(dead)} times and become dead "
+                f"letters ({self._dlq})"
+            )
+        if again:
+            text = f"the broker delivers {_which(len(again), total)} again later"
+            if None in again:
+                text += f", or makes {'it a dead letter' if total == 1 else 'them dead letters'}"
+            said.append(text)
+        if kept:
+            said.append(
+                f"{_which(kept, total)} will be tried again here in {LOCAL_RETRY_S:g} s, because "
+                f"the broker does not take it back: {reason}"
+            )
+        return "; ".join(said)
+
+    def _becomes_dead_letter(self, delivery: Delivery) -> bool | None:
+        """Is a message a dead letter once its broker has it? ``None``: only the broker knows."""
+        outcome, tries_max = delivery.outcome, self._max_reconsume_times
+        if delivery.process_queue.dropped:
+            return False  # It is not sent back: its queue's next reader gets it.
+        if outcome is not None and outcome.delay_level == DEAD_LETTER:
+            return True
+        if tries_max is None:
+            return None
+        if delivery.message.reconsume_times < tries_max:
+            return False
+        # The broker does not count the tries here.
+        is_counted = delivery.message.queue_offset not in delivery.process_queue.failures
+        return True if is_counted else None
 
     def send_back_undecodable(self, delivery: Delivery) -> None:
         """Send back a message whose body cannot be read, again and again until that is done."""
@@ -134,7 +171,13 @@ class FailedMessages:
     # --- outcomes by name
 
     def send_back_soon(self, delivery: Delivery) -> None:
-        """Send a message back as its outcome says, and say once if its broker does not take it."""
+        """Send a message back as its outcome says, and say so if it becomes a dead letter.
+
+        That its broker does not take it is said once.
+
+        Args:
+            delivery: of the message.
+        """
         if not self._pool.is_open or delivery.process_queue.dropped:
             return
         task = self._pool.spawn("send back", self._send_back_as_told(delivery))
@@ -143,13 +186,27 @@ class FailedMessages:
 
     async def _send_back_as_told(self, delivery: Delivery) -> None:
         message, outcome = delivery.message, delivery.outcome
+        assert outcome is not None
+        is_dead_letter = self._becomes_dead_letter(delivery)
         refusal = await self._send_back(delivery)
         if refusal is None:
+            if is_dead_letter:
+                _log.warning(
+                    "message %s (topic %r, %s:%d, offset %d) was tried %d times and becomes a dead "
+                    "letter (%s): %.200s",
+                    message.message_id,
+                    message.topic,
+                    message.broker_name,
+                    message.queue_id,
+                    message.queue_offset,
+                    message.reconsume_times + 1,
+                    self._dlq,
+                    outcome.reason or outcome.name,
+                )
             self._said.over(
                 message.broker_name, "broker %r takes messages back again", message.broker_name
             )
             return
-        assert outcome is not None
         text = f"it {outcome.text}, and the broker does not take it back ({refusal})"
         delivery.process_queue.failures[message.queue_offset] = text
         self._said.warn(
@@ -239,3 +296,7 @@ def _is_decided(delivery: Delivery) -> bool:
     """Is there no point in calling the handler again, even if its broker refuses the message?"""
     outcome = delivery.outcome
     return outcome is not None and (outcome is EXPIRED or outcome.delay_level == DEAD_LETTER)
+
+
+def _which(count: int, total: int) -> str:
+    return "it" if total == 1 else f"{count} of {total}"

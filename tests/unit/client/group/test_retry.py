@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pymq.errors import BrokerError, PymqError, SystemBusy
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.outcomes import EXPIRED, Outcome, rejected, retried
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -21,7 +23,8 @@ class FakePool:
     """Answers what is sent back with the errors in ``refusals``; without one it is taken."""
 
     def __init__(self) -> None:
-        self.heartbeats = self
+        self.heartbeats = self.network = self
+        self.is_open = True
         self.version = MQ_VERSION
         self.refusals: list[PymqError | None] = []
         self.asked: list[Any] = []
@@ -29,6 +32,12 @@ class FakePool:
 
     async def read_channel(self, queue: MessageQueue) -> None:
         return None
+
+    def wrap(self, name: str) -> str:
+        return name
+
+    def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.loop.create_task(work)
 
     async def ask_version(self, channel: None) -> int:
         return self.version
@@ -94,6 +103,95 @@ def test_one_line_says_who_delivers_them_again(
     assert record.levelno == logging.WARNING
     assert outcome in record.getMessage()
     assert record.exc_info is not None and isinstance(record.exc_info[1], ValueError)
+
+
+@pytest.mark.parametrize(
+    ("tries_max", "times", "refusals", "outcome"),
+    [
+        (0, [0], [], "; it was tried 1 times and becomes a dead letter (%DLQ%g)"),
+        (2, [2], [], "; it was tried 3 times and becomes a dead letter (%DLQ%g)"),
+        (2, [1], [], "; the broker delivers it again later"),
+        (None, [0], [], "; the broker delivers it again later, or makes it a dead letter"),
+        (
+            *(2, [2, 0, 2], []),
+            "; 2 of 3 were tried up to 3 times and become dead letters (%DLQ%g); the broker "
+            "delivers 1 of 3 again later",
+        ),
+        (
+            *(None, [0, 0], []),
+            "; the broker delivers 2 of 2 again later, or makes them dead letters",
+        ),
+        (
+            *(0, [0, 0], [refused(), None]),
+            "; 1 of 2 were tried up to 1 times and become dead letters (%DLQ%g); 1 of 2 will be "
+            "tried again here in 5 s, because the broker does not take it back: broker:1 is busy",
+        ),
+    ],
+)
+def test_the_line_says_what_becomes_a_dead_letter(
+    caplog: pytest.LogCaptureFixture,
+    tries_max: int | None,
+    times: list[int],
+    refusals: list[PymqError | None],
+    outcome: str,
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(len(times), tries_max)
+        consumer.pool.refusals = list(refusals)
+        for delivery, count in zip(consumer.deliveries, times, strict=True):
+            delivery.message.reconsume_times = count
+        await consumer.failed.handler_failed(consumer.deliveries, ValueError("cannot"))
+
+    asyncio.run(test())
+    (message,) = caplog.messages
+    assert message.endswith(outcome)
+
+
+def test_tries_here_are_not_counted_by_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        consumer = Consumer(1, 1)
+        consumer.pool.refusals = [refused()]
+        for _ in range(2):
+            await consumer.failed.handler_failed(consumer.deliveries, ValueError("cannot"))
+
+    asyncio.run(test())
+    assert caplog.messages[1].endswith(
+        "; the broker delivers it again later, or makes it a dead letter"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tries_max", "outcome", "said"),
+    [
+        (None, rejected("why"), "was tried 2 times and becomes a dead letter (%DLQ%g): why"),
+        (9, rejected(None), "was tried 2 times and becomes a dead letter (%DLQ%g): reject()"),
+        (1, retried(None), "was tried 2 times and becomes a dead letter (%DLQ%g): retry()"),
+        (1, EXPIRED, "was tried 2 times and becomes a dead letter (%DLQ%g): the time-out"),
+        (2, retried(None), None),
+        (None, retried(None), None),
+    ],
+)
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_an_outcome_by_name_that_makes_a_dead_letter_is_said(
+    caplog: pytest.LogCaptureFixture,
+    tries_max: int | None,
+    outcome: Outcome,
+    said: str | None,
+    is_dropped: bool,
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(1, tries_max)
+        (delivery,) = consumer.deliveries
+        delivery.outcome, delivery.message.reconsume_times = outcome, 1
+        consumer.failed.send_back_soon(delivery)
+        consumer.queue.dropped = is_dropped  # Before anything is sent.
+        await consumer.failed.wait_sent(60)
+        assert len(consumer.pool.asked) == (not is_dropped)
+
+    asyncio.run(test())
+    place = "message ID0 (topic 'T', broker-a:0, offset 0) "
+    assert caplog.messages == ([] if said is None or is_dropped else [place + said])
+    assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
 def test_a_handler_that_fails_while_the_consumer_closes_is_said_too(
