@@ -3,6 +3,7 @@
 Most run what Spark would run (the driver's readers, the reading of a task) without a Spark.
 """
 
+import dataclasses
 import struct
 import threading
 import time
@@ -54,7 +55,7 @@ def test_a_task_waits_for_a_broker_that_restarts(
     reader = batch(bed)
     parts = reader.partitions()
     for broker, routes in (("broker-b", parts[0].routes), ("broker-a", ())):
-        wanted = [type(part)(part.ranges, routes) for part in parts]
+        wanted = [dataclasses.replace(part, routes=routes) for part in parts]
         bed.stop(broker)
         with in_background(lambda some=wanted: rows(reader, some)) as result:
             wait_until(lambda: "trying again" in caplog.text, "the task has waited for a second")
