@@ -7,16 +7,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from pymq.broker.single_question import ask_alone
 from pymq.broker.state.topics import QUEUE_COUNT_MAX, TopicTable
 from pymq.clock import Clock
-from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
-from pymq.net.channel import AsyncChannel
+from pymq.errors import ConnectionFailed, PymqError, RequestTimeout, TopicNotExist
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol import names
 from pymq.protocol.bodies import MessageQueue, TopicRoute
-from pymq.protocol.codes import LanguageCode, Permission, RequestCode, ResponseCode
-from pymq.protocol.command import Command
+from pymq.protocol.codes import Permission, RequestCode
 from pymq.protocol.headers.routes import RouteRequest
 
 _log = logging.getLogger(__name__)
@@ -186,17 +185,12 @@ async def ask_name_server(
         ConnectionFailed, RequestTimeout: it does not answer.
         PymqError: it refuses, or the request cannot be sent.
     """
-    channel = await AsyncChannel.connect(address, TIMEOUT_S)
     try:
-        answer = await channel.request(
-            Command(code, fields, language=LanguageCode.JAVA), TIMEOUT_S, description=name
+        answer = await ask_alone(
+            *(address, code, fields, name), connect_timeout_s=TIMEOUT_S, timeout_s=TIMEOUT_S
         )
-    finally:
-        channel.close()
-    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+    except TopicNotExist:
         return None
-    if answer.code != ResponseCode.SUCCESS:
-        raise PymqError(f"{address}: code {answer.code}, {answer.remark}")
     return bytes(answer.body)
 
 

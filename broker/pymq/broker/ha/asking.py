@@ -1,8 +1,7 @@
 """Single questions from one broker of a group to another."""
 
-from pymq.errors import BrokerError
-from pymq.net.channel import AsyncChannel
-from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from pymq.broker.single_question import ask_alone
+from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.replication import HaInfo
 
@@ -17,16 +16,11 @@ async def ask_once(
     Raises:
         PymqError: there is no answer, or a refusal.
     """
-    channel = await AsyncChannel.connect(address, CONNECT_TIMEOUT_S)
-    try:
-        answer = await channel.request(
-            Command(code, fields, language=LanguageCode.JAVA), REQUEST_TIMEOUT_S, description=name
-        )
-    finally:
-        channel.close()
-    if answer.code != ResponseCode.SUCCESS:
-        raise BrokerError.of(answer.code, answer.remark, peer=address, request=name)
-    return answer
+    return await ask_alone(
+        *(address, code, fields, name),
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+        timeout_s=REQUEST_TIMEOUT_S,
+    )
 
 
 async def ask_ha_info(master: str, info: HaInfo | None = None) -> HaInfo:
