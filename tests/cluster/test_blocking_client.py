@@ -300,7 +300,7 @@ def test_what_cannot_be_sent(client: BulkClient, queue: MessageQueue) -> None:
         (lambda: client.send(Message(queue.topic, b"x", properties={"TAGS": "x"})), "system"),
         (lambda: client.send(Message(queue.topic, b"x", tags="a||b")), "one tag"),
         (lambda: client.send(Message(queue.topic, b"x", tags=5)), "tags is a int"),  # type: ignore
-        (lambda: client.send(Message(queue.topic, b"x", keys=5)), "keys a str"),  # type: ignore
+        (lambda: client.send(Message(queue.topic, b"x", keys=5)), "keys is 5, expected"),  # type: ignore
         (lambda: client.send(Message(queue.topic, b"x", delay_level=-3)), "delay_level=-3"),
         (lambda: client.send(b"x"), "expected a Message"),  # type: ignore[arg-type]
         (lambda: client.send(other, 0), "queue=0"),  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def test_system_properties_are_among_the_others() -> None:
         (Message("T", b"b", keys="t" * 40_000), "at most 32767"),
         (Message("T", b"b", tags=["a"]), "tags to be a str"),  # type: ignore[arg-type]
         (Message("T", b"b", tags=7), "expected one tag"),  # type: ignore[arg-type]
-        (Message("T", b"b", keys=7), "tags to be a str"),  # type: ignore[arg-type]
+        (Message("T", b"b", keys=7), "keys is 7, expected a str or several"),  # type: ignore[arg-type]
         (Message("T", b"b", properties={"a": 7}), "two strings"),  # type: ignore[dict-item]
         (Message("T", b"b", properties={"TAGS": "x"}), "belongs to the system"),
         (Message("T", b"b", tags="\ud800"), "not Unicode"),
@@ -178,7 +178,7 @@ def test_batches_decode_to_their_messages_and_keep_the_limit(seed: int) -> None:
         (Message("T", b"x", tags="\x02"), r"U\+0002"),
         (Message("T", b"x", tags="\ud800"), "not Unicode"),
         (Message("T", b"x", tags=["a"]), "tags to be a str"),  # type: ignore[arg-type]
-        (Message("T", b"x", keys=7), "tags to be a str"),  # type: ignore[arg-type]
+        (Message("T", b"x", keys=7), "keys is 7, expected a str or several"),  # type: ignore[arg-type]
     ],
 )
 def test_messages_that_cannot_be_in_a_batch_are_refused(message: Message, reason: str) -> None:
