@@ -1,20 +1,26 @@
 """Producers over a link that takes longer for what is in flight than an answer may take."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
+from tests.cluster.played import PlayedNameServer, route_to
 from tests.cluster.running import run
 from tests.cluster.slow_link import SlowLink
+from tests.cluster.test_batch_pipeline import Shelf
 
 from pymq.client.sending.producer import Producer
-from pymq.errors import RequestTimeout
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.sockets.bulk_client import BulkClient
+from pymq.errors import ConnectionFailed, RequestTimeout
 from pymq.protocol.message import Message
 
-#: Twelve times what passes within the time of an answer.
-BODY, COUNT, BYTES_PER_S, ANSWER_S = bytes(1 << 18), 48, 4 << 20, 0.25
+#: Five times what passes within the time of an answer, which a busy machine must not miss.
+BODY, COUNT, BYTES_PER_S, ANSWER_S = bytes(1 << 18), 60, 2 << 20, 1.5
 
 _Work: TypeAlias = Callable[[FakeBroker, SlowLink, Producer], Awaitable[None]]
 
@@ -56,3 +62,49 @@ def test_a_peer_that_takes_nothing_at_all_is_not_waited_for() -> None:
         assert {type(result) for result in results} == {RequestTimeout}
 
     run(with_producer(work, deadline_s=3600, retries=0))
+
+
+# --------------------------------------------------------------------------- plain sockets
+
+#: Takes more than twice the time of an answer.
+LARGE, SLOW_BYTES_PER_S = os.urandom(7 << 19), 1 << 20
+
+
+def send_one(name_server: str) -> None:
+    with BlockingClient(name_server, timeout_s=ANSWER_S, send_retries=0) as client:
+        client.send_batch(None, [Message("T", LARGE)])
+
+
+def send_batches(name_server: str) -> None:
+    step = len(LARGE) // 7
+    with BulkClient(name_server, timeout_s=ANSWER_S) as client:
+        pipeline = client.batch_pipeline(in_flight_max=7, retry_s=0.0)
+        for start in range(0, len(LARGE), step):
+            pipeline.send(BatchTarget("T"), LARGE[start : start + step])
+        pipeline.flush()
+
+
+@pytest.mark.parametrize(("send", "count"), [(send_one, 1), (send_batches, 7)])
+def test_each_is_sent_once_over_plain_sockets(send: Callable[[str], None], count: int) -> None:
+    async def test() -> None:
+        with PlayedNameServer() as name_server, Shelf("broker-a", is_pymq=True) as broker:
+            async with SlowLink(broker.address, bytes_per_s=SLOW_BYTES_PER_S) as link:
+                name_server.routes["T"] = route_to(link.address)
+                await asyncio.to_thread(send, name_server.address)
+            assert len(broker.stored) == count
+
+    run(test())
+
+
+def test_plain_sockets_do_not_wait_for_a_peer_that_takes_nothing() -> None:
+    async def test() -> None:
+        with PlayedNameServer() as name_server, Shelf("broker-a", is_pymq=True) as broker:
+            async with SlowLink(broker.address, bytes_per_s=SLOW_BYTES_PER_S) as link:
+                name_server.routes["T"] = route_to(link.address)
+                link.is_frozen = True
+                for send in (send_one, send_batches):
+                    with pytest.raises((ConnectionFailed, RequestTimeout)):
+                        await asyncio.to_thread(send, name_server.address)
+            assert not broker.stored
+
+    run(test())

@@ -23,6 +23,7 @@ from pymq.errors import (
 )
 from pymq.net.connecting import Peer, connect_sockets
 from pymq.net.frame_input import FrameInput
+from pymq.net.progress import kernel_bytes
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import request_name
 from pymq.protocol.command import Command
@@ -32,8 +33,10 @@ from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
 #: A request of up to this many bytes is joined and sent in one piece.
 JOIN_BYTES_MAX = 64 << 10
 
-#: A large body on a slow network may take this many times the wait for an answer, and more.
-SLOW_BODY_FACTOR = 20
+#: What is large may take this many times the wait for an answer on a slow network, and more.
+SLOW_FACTOR = 20
+#: Into how many parts a wait is divided, to see whether the peer takes what is large.
+LOOKS_PER_WAIT = 8
 
 
 class BlockingChannel:
@@ -76,6 +79,8 @@ class BlockingChannel:
         self._requests: RequestTable[int] = RequestTable(pending_max=pending_max)
         #: Answers that came while waiting for another one.
         self._answers: dict[int, Command] = {}
+        #: When something was last received, on the monotonic clock.
+        self.heard_s = 0.0
         self._failure: PymqError | None = None
         self._input = FrameInput(frame_bytes_max=frame_bytes_max)
 
@@ -181,7 +186,8 @@ class BlockingChannel:
 
         Args:
             request: its ``opaque`` is set here.
-            deadline_s: by when it must be written, on the monotonic clock.
+            deadline_s: by when it must be written, on the monotonic clock. While the peer takes
+                it, it is postponed, up to ``SLOW_FACTOR`` times the wait.
 
         Raises:
             TooManyPending: nothing was sent.
@@ -211,7 +217,8 @@ class BlockingChannel:
         Args:
             opaque: as returned by ``send``; each may be waited for once.
             deadline_s: when to give up, on the monotonic clock. While a large body keeps
-                coming in it is postponed, up to ``SLOW_BODY_FACTOR`` times the wait.
+                coming in, or the peer keeps taking a large request, it is postponed, up to
+                ``SLOW_FACTOR`` times the wait.
 
         Returns:
             The answer, whatever its code. A body of ``frame_input.VIEW_BYTES_MIN`` or more is a
@@ -223,8 +230,8 @@ class BlockingChannel:
             RemoteProtocolError: the peer sent something else; the connection is closed.
         """
         wait_s = deadline_s - time.monotonic()
-        last_s = deadline_s + SLOW_BODY_FACTOR * wait_s
-        has_received = False
+        last_s = deadline_s + SLOW_FACTOR * wait_s
+        has_received, untaken_bytes = False, 0
         while True:
             answer = self._answers.pop(opaque, None)
             if answer is not None:
@@ -234,8 +241,12 @@ class BlockingChannel:
                 has_received = True
                 if self._input.large is not None:
                     # The peer has answered; how long the rest takes depends on the network.
-                    deadline_s = min(max(deadline_s, time.monotonic() + wait_s), last_s)
+                    deadline_s = _postponed_s(deadline_s, wait_s, last_s)
                 continue
+            left_bytes = kernel_bytes(self._socket)
+            if left_bytes < untaken_bytes:  # It cannot answer what it does not have yet.
+                deadline_s = _postponed_s(deadline_s, wait_s, last_s)
+            untaken_bytes = left_bytes if left_bytes > JOIN_BYTES_MAX else 0
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
                 self._is_silent = not has_received
@@ -244,6 +255,8 @@ class BlockingChannel:
                 raise RequestTimeout(
                     f"{self.peer} did not answer {name} in time; whether it was done is unknown"
                 )
+            if untaken_bytes:
+                remaining_s = min(remaining_s, wait_s / LOOKS_PER_WAIT)
             self._readable.poll(remaining_s * 1000)
 
     def request(self, request: Command, timeout_s: float) -> Command:
@@ -268,6 +281,8 @@ class BlockingChannel:
     # --- writing
 
     def _write(self, request: Command, deadline_s: float) -> None:
+        wait_s = deadline_s - time.monotonic()
+        last_s = deadline_s + SLOW_FACTOR * wait_s
         prefix, body = encode_parts(request, frame_bytes_max=self._frame_bytes_max)
         parts = [memoryview(prefix)]
         if len(body) > JOIN_BYTES_MAX:
@@ -279,6 +294,7 @@ class BlockingChannel:
                 count = self._socket.sendmsg(parts)
             except BlockingIOError:
                 self._wait_writable(deadline_s)
+                deadline_s = _postponed_s(deadline_s, wait_s, last_s)
                 continue
             except OSError as error:
                 raise self._broken(f"connection to {self.peer} broke: {error}") from error
@@ -319,7 +335,7 @@ class BlockingChannel:
             raise self._broken(f"connection to {self.peer} broke: {error}") from error
         if count == 0:
             raise self._broken(f"{self.peer} closed the connection")
-        self._is_silent = False
+        self._is_silent, self.heard_s = False, time.monotonic()
         try:
             for command in self._input.received(count):
                 if command.is_response and self._requests.resolve(command) is not None:
@@ -354,3 +370,8 @@ class BlockingChannel:
         self._requests.fail_all()
         self._input.give_up()
         self._socket.close()
+
+
+def _postponed_s(deadline_s: float, wait_s: float, last_s: float) -> float:
+    """Return the deadline of a wait that goes on because the peer does."""
+    return min(max(deadline_s, time.monotonic() + wait_s), last_s)

@@ -1,6 +1,7 @@
 """What a peer takes and answers: whether a request that is late is stuck, or just behind others."""
 
 import asyncio
+import socket
 import struct
 from typing import Final
 
@@ -45,17 +46,19 @@ class Progress:
             written_bytes: what was handed to it so far.
             now_s: now.
         """
-        waiting_bytes = transport.get_write_buffer_size() + _kernel_bytes(transport)
+        waiting_bytes = transport.get_write_buffer_size()
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            waiting_bytes += kernel_bytes(connection)
         left_bytes = written_bytes - waiting_bytes
         if left_bytes > self._left_bytes:
             self._left_bytes, self._left_s = left_bytes, now_s
         return self._left_s if waiting_bytes else 0.0
 
 
-def _kernel_bytes(transport: asyncio.Transport) -> int:
+def kernel_bytes(connection: socket.socket) -> int:
     """Return what the kernel keeps until the peer has it; 0 if it does not tell."""
-    connection = transport.get_extra_info("socket")
-    if _OUTPUT_BYTES is None or connection is None:
+    if _OUTPUT_BYTES is None:
         return 0
     try:
         found = fcntl.ioctl(connection.fileno(), _OUTPUT_BYTES, bytes(4))

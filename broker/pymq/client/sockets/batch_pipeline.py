@@ -52,8 +52,7 @@ from pymq.protocol.records_body import RecordsBody
 _log = logging.getLogger(__name__)
 
 #: Batches, and bytes of them, that are in flight.
-BATCHES_IN_FLIGHT = 8
-BATCH_BYTES_IN_FLIGHT = 16 << 20
+BATCHES_IN_FLIGHT, BATCH_BYTES_IN_FLIGHT = 8, 16 << 20
 #: Pause before a batch that was stored and not secured is sent to the same broker once more.
 UNSECURED_PAUSE_S = 1.0
 
@@ -241,7 +240,8 @@ class BatchPipeline:
 
     def _finish_oldest(self) -> None:
         request = self._in_flight[0]
-        deadline_s = request.sent_s + self._pool.config.timeout_s
+        # Over a slow network the answers to what was sent before take their time.
+        deadline_s = max(request.sent_s, request.channel.heard_s) + self._pool.config.timeout_s
         try:
             response = request.channel.receive(request.opaque, deadline_s)
         except RequestTimeout as error:
