@@ -24,6 +24,9 @@ from pymq.protocol.command import Command
 
 _log = logging.getLogger(__name__)
 
+#: Pause before a file that could not be saved is written again, unless its table changes before.
+RETRY_S = 10.0
+
 #: Waits until a change is on the disk and announced, then returns the response that confirms it.
 AnswerSaved: TypeAlias = Callable[[Request], Coroutine[Any, Any, Command]]
 
@@ -147,7 +150,8 @@ class StateSaving:
             file.load()
 
     def start(self) -> None:
-        """Begin to save at intervals."""
+        """Begin to save at intervals, and to try again what could not be saved."""
+        self._tasks.repeat("save", self._save_late, RETRY_S)
         for table, file, interval_s in self._busy:
             save = functools.partial(self._save_changed, table, file, interval_s)
             self._tasks.repeat("save", save, interval_s)
@@ -169,7 +173,7 @@ class StateSaving:
         """Save what changed; all of it at once, since many files wait for the same log.
 
         Raises:
-            StoreError: a file could not be written; the others are. The next change tries again.
+            StoreError: a file could not be written; the others are. It is tried again.
         """
         self._mark_changed()
         saves = [file.save() for file in self._files]
@@ -183,17 +187,23 @@ class StateSaving:
 
     def _save_soon(self, file: StateFile) -> None:
         file.changed()
-        self._tasks.start("save", self._save(file, "the next change tries again"))
+        self._tasks.start("save", self._save(file, RETRY_S))
+
+    async def _save_late(self) -> None:
+        busy = {file for _, file, _ in self._busy}
+        late = [file for file in self._files if file.is_changed and file not in busy]
+        await asyncio.gather(*(self._save(file, RETRY_S) for file in late))
 
     async def _save_changed(self, table: BusyTable, file: StateFile, interval_s: float) -> None:
         _mark_if_changed(table, file)
-        await self._save(file, f"trying again every {interval_s:g} s")
+        await self._save(file, interval_s)
 
-    async def _save(self, file: StateFile, following: str) -> None:
+    async def _save(self, file: StateFile, retry_s: float) -> None:
         try:
             await file.save()
         except StoreError as error:
-            self._said.warn(file.name, "%s is not saved: %s; %s", file.name, error, following)
+            text = "%s is not saved: %s; trying again every %g s"
+            self._said.warn(file.name, text, file.name, error, retry_s)
         else:
             self._said.over(file.name, "%s is saved again", file.name)
 

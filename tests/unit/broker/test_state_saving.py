@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pymq.broker import state_saving
 from pymq.broker.forgotten_files import ORDERS, SINKS, forget_files
 from pymq.broker.state_saving import StateSaving
 from pymq.errors import LocalProtocolError, PymqError, StoreError
@@ -97,6 +98,28 @@ def test_a_table_that_cannot_be_saved_is_tried_again(tmp_path: Path) -> None:
         (tmp_path / "config").unlink()
         await saving.close()
         await written(tmp_path / "config/a.json", 7)
+
+    run(tmp_path, work)
+
+
+def test_a_table_that_seldom_changes_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody may create another topic for days, and the broker may be killed."""
+    monkeypatch.setattr(state_saving, "RETRY_S", 0.01)
+
+    async def work(saving: StateSaving) -> None:
+        table = Counts()
+        table.on_change = saving.add("config/a.json", table)
+        (tmp_path / "config").write_text("in the way")
+        saving.start()
+        table.put(7)
+        async with asyncio.timeout(60):
+            while "trying again every 0.01 s" not in caplog.text:
+                await asyncio.sleep(0.005)
+        (tmp_path / "config").unlink()
+        await written(tmp_path / "config/a.json", 7)
+        await saving.close()
 
     run(tmp_path, work)
 

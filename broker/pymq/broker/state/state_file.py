@@ -31,6 +31,7 @@ class StateFile:
 
     Attributes:
         name: of the file.
+        is_changed: whether it is out of date and nobody writes it.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class StateFile:
         self._executor = executor
         self._flushed = flushed
         self._unsaved = {} if unsaved is None else unsaved
-        self._is_changed = False
+        self.is_changed = False
         self._saving = asyncio.Lock()
 
     def load(self) -> None:
@@ -65,17 +66,17 @@ class StateFile:
         text = self._unsaved.get(self.name)  # it stays there until it is saved
         if text is not None:
             self._take(text)
-            self._is_changed = True
+            self.is_changed = True
             return
         self._table.load(self._take)
-        self._is_changed = self._table.used_backup
+        self.is_changed = self._table.used_backup
 
     def _take(self, text: str) -> None:
         self._restore(fastjson.parse(text, depth_max=fastjson.FILE_DEPTH_MAX))
 
     def changed(self) -> None:
         """Record that the file is out of date."""
-        self._is_changed = True
+        self.is_changed = True
 
     async def save(self) -> None:
         """Write the file if the table has changed; return once it is on the disk.
@@ -86,15 +87,15 @@ class StateFile:
             LocalProtocolError: the same, because the table has no text.
         """
         async with self._saving:
-            if not self._is_changed:
+            if not self.is_changed:
                 return
             text = self._to_text()
-            self._is_changed = False  # not before: it may raise, and nothing would be saved
+            self.is_changed = False  # not before: it may raise, and nothing would be saved
             if self._flushed is not None:
                 try:
                     await self._flushed()
                 except (asyncio.CancelledError, StoreError):
-                    self._is_changed = True
+                    self.is_changed = True
                     raise
             writing = asyncio.get_running_loop().run_in_executor(
                 self._executor, self._table.save, text
@@ -107,7 +108,7 @@ class StateFile:
                 raise
             finally:
                 if not writing.done() or writing.cancelled() or writing.exception() is not None:
-                    self._is_changed = True
+                    self.is_changed = True
             self._unsaved.pop(self.name, None)
 
     def keep_unsaved(self) -> None:
@@ -116,5 +117,5 @@ class StateFile:
         Raises:
             LocalProtocolError: the table has no text.
         """
-        if self._is_changed:
+        if self.is_changed:
             self._unsaved[self.name] = self._to_text()
