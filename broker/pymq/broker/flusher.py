@@ -28,7 +28,7 @@ _PAGE_BYTES = 4096
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
 #: How often deadlines of waiters are checked at most.
 EXPIRE_INTERVAL_S = 0.2
-#: How long to wait for a slow disk where nobody waits for an answer.
+#: How long tables that say something of the log wait for a slow disk.
 WAIT_ALL_S = 60.0
 #: How often to check whether consume queues or the key index are due for a flush.
 QUEUE_PAUSE_S = 0.5

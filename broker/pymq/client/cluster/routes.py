@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pymq.errors import ConfigurationError, RemoteProtocolError, RouteNotFound
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import Permission
+from pymq.protocol.names import DEAD_LETTER_PREFIX
 
 MASTER_ID = 0
 #: Of one topic on one broker. A queue is an object here, so a number out of thin air costs memory.
@@ -226,13 +227,20 @@ def no_route(
         failures: why some of them could not be asked.
     """
     unasked = f" (not all of them could be asked: {'; '.join(failures)})" if failures else ""
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        group = topic.removeprefix(DEAD_LETTER_PREFIX)
+        advice = f"it is made with the first dead letter of group {group!r}: is there one, and is "
+        advice += "that the group's name?"
+    else:
+        advice = (
+            f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
+            "autoCreateTopicEnable=true on a broker and send to it first; a topic just created "
+            "takes a second or two to be known, and a name server that has just started knows "
+            "none until the brokers register again, after up to 30 s"
+        )
     error = RouteNotFound(
         f"topic {topic!r}: no name server of [{', '.join(name_servers)}] knows a broker for it"
-        f"{unasked}; "
-        f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
-        "autoCreateTopicEnable=true on a broker and send to it first; a topic just created takes "
-        "a second or two to be known, and a name server that has just started knows none until the "
-        "brokers register again, after up to 30 s"
+        f"{unasked}; {advice}"
     )
     error.is_certain = not failures
     return error

@@ -145,6 +145,8 @@ def test_a_missing_route_says_who_was_asked_and_what_to_do() -> None:
     text = str(no_route("T", ["n1:9876", "n2:9876"]))
     for part in ("'T'", "n1:9876, n2:9876", "pymq topic create T", "autoCreateTopicEnable"):
         assert part in text
+    text = str(no_route("%DLQ%billing", ["n1:9876"]))
+    assert "first dead letter of group 'billing'" in text and "topic create" not in text
     text = str(no_route("T", ["n1", "n2"], ["n1 is away"]))
     assert "not all of them could be asked: n1 is away" in text
 
