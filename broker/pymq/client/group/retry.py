@@ -16,7 +16,7 @@ from pymq.client.group.inbox import Delivery, Inbox
 from pymq.errors import BrokerError, LocalProtocolError, PymqError
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.codes import MQ_VERSION_OWN_TIMES, ResponseCode
-from pymq.protocol.message import RETRY_TOPIC
+from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
 from pymq.protocol.names import dead_letter_topic, is_retry_topic
 from pymq.protocol.outcomes import DEAD_LETTER, EXPIRED, GROUP_DELAYS
 
@@ -162,8 +162,12 @@ class FailedMessages:
         self._pool.spawn("send back", self._send_back_undecodable(delivery))
 
     async def _send_back_undecodable(self, delivery: Delivery) -> None:
+        is_dead_letter = self._becomes_dead_letter(delivery)
         refusal = await self._send_back(delivery)
-        if refusal is not None:
+        if refusal is None:
+            if is_dead_letter:
+                self._say_dead_letter(delivery.message, "its body cannot be read")
+        else:
             delivery.process_queue.failures[delivery.message.queue_offset] = (
                 f"its body cannot be read, and the broker does not take it back ({refusal})"
             )
@@ -191,18 +195,7 @@ class FailedMessages:
         refusal = await self._send_back(delivery)
         if refusal is None:
             if is_dead_letter:
-                _log.warning(
-                    "message %s (topic %r, %s:%d, offset %d) was tried %d times and becomes a dead "
-                    "letter (%s): %.200s",
-                    message.message_id,
-                    message.topic,
-                    message.broker_name,
-                    message.queue_id,
-                    message.queue_offset,
-                    message.reconsume_times + 1,
-                    self._dlq,
-                    outcome.reason or outcome.name,
-                )
+                self._say_dead_letter(message, outcome.reason or outcome.name)
             self._said.over(
                 message.broker_name, "broker %r takes messages back again", message.broker_name
             )
@@ -220,6 +213,20 @@ class FailedMessages:
             message.queue_offset,
             text,
             LOCAL_RETRY_S,
+        )
+
+    def _say_dead_letter(self, message: ReceivedMessage, why: str) -> None:
+        _log.warning(
+            "message %s (topic %r, %s:%d, offset %d) was tried %d times and becomes a dead letter "
+            "(%s): %.200s",
+            message.message_id,
+            message.topic,
+            message.broker_name,
+            message.queue_id,
+            message.queue_offset,
+            message.reconsume_times + 1,
+            self._dlq,
+            why,
         )
 
     async def wait_sent(self, timeout_s: float) -> None:

@@ -50,7 +50,7 @@ class Producer(Threaded[_producer.Producer]):
 
     def close(self, timeout_s: float = 10.0) -> None:
         """See the asyncio Producer."""
-        self._stop(lambda client: client.close(timeout_s))
+        self._stop(lambda client: client.close(timeout_s), timeout_s)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -76,6 +76,23 @@ def refused() -> SystemBusy:
     return SystemBusy("broker:1 is busy", code=2)
 
 
+def test_a_body_that_cannot_be_read_says_when_it_becomes_a_dead_letter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(2, max_reconsume_times=3)
+        consumer.deliveries[1].message.reconsume_times = 3
+        for delivery in consumer.deliveries:
+            consumer.failed.send_back_undecodable(delivery)
+        async with asyncio.timeout(60):
+            while consumer.inbox.message_count:
+                await asyncio.sleep(0)
+
+    asyncio.run(test())
+    (record,) = caplog.records
+    assert "message ID1" in record.getMessage() and "dead letter (%DLQ%g)" in record.getMessage()
+
+
 @pytest.mark.parametrize(
     ("refusals", "outcome", "left"),
     [
