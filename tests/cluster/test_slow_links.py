@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -13,10 +14,14 @@ from tests.cluster.slow_link import SlowLink
 from tests.cluster.test_batch_pipeline import Shelf
 
 from pymq.client.sending.producer import Producer
+from pymq.client.sending.receipts import SendReceipt
 from pymq.client.sockets.batch_targets import BatchTarget
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConnectionFailed, RequestTimeout
+from pymq.net.server import ServerConnection
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message
 
 #: Five times what passes within the time of an answer, which a busy machine must not miss.
@@ -62,6 +67,48 @@ def test_a_peer_that_takes_nothing_at_all_is_not_waited_for() -> None:
         assert {type(result) for result in results} == {RequestTimeout}
 
     run(with_producer(work, deadline_s=3600, retries=0))
+
+
+class TricklingBroker(FakeBroker):
+    """Takes all at once, and answers sends one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: deque[tuple[ServerConnection, Command]] = deque()
+
+    def on_command(self, connection: ServerConnection, command: Command) -> None:
+        if command.code == RequestCode.SEND_MESSAGE_V2:
+            self._held.append((connection, command))
+        else:
+            super().on_command(connection, command)
+
+    async def trickle(self, answers_per_s: float) -> None:
+        while True:
+            await asyncio.sleep(1 / answers_per_s)
+            if self._held:
+                super().on_command(*self._held.popleft())
+
+
+def test_a_broker_that_is_behind_gets_nothing_new_and_is_not_waited_for_forever() -> None:
+    """Its link is fast: another broker may have the next messages stored at once."""
+
+    async def test() -> None:
+        async with TricklingBroker() as broker:
+            producer = Producer(broker.address, timeout_s=ANSWER_S, deadline_s=3600, retries=0)
+            async with producer, asyncio.timeout(60):
+                trickling = asyncio.create_task(broker.trickle(5))
+                sends = [producer.send_nowait(Message("T", b"x")) for _ in range(300)]
+                while not producer._sender._health.names:
+                    await asyncio.sleep(0.05)
+                    sends.append(producer.send_nowait(Message("T", b"x")))
+                assert not any(send.done() and send.exception() for send in sends)
+                results = await asyncio.gather(*sends, return_exceptions=True)
+                trickling.cancel()
+        assert {type(result) for result in results} == {SendReceipt, RequestTimeout}
+        late = [str(result) for result in results if isinstance(result, RequestTimeout)]
+        assert not [text for text in late if f"within {ANSWER_S:g} s" in text]
+
+    run(test())
 
 
 # --------------------------------------------------------------------------- plain sockets

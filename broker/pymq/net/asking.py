@@ -8,7 +8,8 @@ A single request has neither a task nor a timer of its own. One timer per connec
 earliest deadline, which keeps a hundred thousand requests a second affordable.
 
 A request may be given more time while the peer is busy with what was sent before it. Otherwise much
-that is sent over a slow link would be sent again and again, behind itself.
+that is sent over a slow link would be sent again and again, behind itself. A peer that has all and
+answers slowly is not waited for as long: another one may be quicker.
 """
 
 import asyncio
@@ -26,18 +27,21 @@ from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
 from pymq.protocol.plain_runs import PlainRunReader
 
-#: Precision of deadlines.
-SWEEP_S = 0.05
+#: Precision of deadlines, and that of a connection on which much is late.
+SWEEP_S, LATE_SWEEP_S = 0.05, 0.25
 #: After this it is looked again whether a peer is slow or silent.
 EXTENSION_S = 1.0
+#: How many times its usual wait a request has that the peer has and did not come to yet.
+ANSWERING_FACTOR = 3
 _ONE_WAY = int(CommandFlag.ONE_WAY)
 
 #: Called once, with the response or with the reason why there is none; must not raise.
 OnAnswer = Callable[[Command | PymqError], None]
 
 
-#: What is kept of a request: on_answer, description, timeout_s, consequence, until_s.
-_Asked: TypeAlias = tuple[OnAnswer, str, float, str, float]
+#: What is kept of a request: on_answer, description, when it was asked, timeout_s, consequence,
+#: until_s.
+_Asked: TypeAlias = tuple[OnAnswer, str, float, float, str, float]
 
 
 class AskingWire(Wire):
@@ -48,6 +52,10 @@ class AskingWire(Wire):
         pending_max: most requests in flight at a time.
         frame_bytes_max: largest frame accepted.
         plain_runs: recognizes runs of requests, if there may be any.
+
+    Attributes:
+        late_until_s: until then, on the loop's clock, requests are known to be late, although the
+            peer is not silent.
     """
 
     def __init__(
@@ -62,6 +70,7 @@ class AskingWire(Wire):
         self._table: RequestTable[_Asked] = RequestTable(pending_max=pending_max)
         self._sweep: asyncio.TimerHandle | None = None
         self._progress = Progress()
+        self.late_until_s = 0.0
         self._writers: list[asyncio.Future[None]] = []
 
     # --- requests
@@ -84,11 +93,12 @@ class AskingWire(Wire):
 
         Args:
             description: of the request, for error messages.
-            timeout_s: how long to wait for the answer.
+            timeout_s: how long to wait for the answer from a peer that does nothing meanwhile.
             on_answer: called once, from the event loop, with the response or the error.
             consequence: what the error says besides when there is no response.
             until_s: until when to wait, on the loop's clock, while the peer takes what waits to
-                leave, or answers what was asked before: it is slow, not silent.
+                leave; if it has all of that, ``ANSWERING_FACTOR * timeout_s`` at most while it
+                answers what was asked before.
 
         Raises:
             ConnectionFailed: the connection is closed; nothing was sent.
@@ -97,8 +107,9 @@ class AskingWire(Wire):
         transport = self._transport
         if transport is None or transport.is_closing():
             self.check_open()
-        deadline_s = self._loop.time() + timeout_s
-        asked = (on_answer, description, timeout_s, consequence, until_s)
+        now_s = self._loop.time()
+        deadline_s = now_s + timeout_s
+        asked = (on_answer, description, now_s, timeout_s, consequence, until_s)
         opaque = self._table.register(deadline_s, asked)
         if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
             self._schedule_sweep()
@@ -183,10 +194,12 @@ class AskingWire(Wire):
 
     def is_taking(self, within_s: float) -> bool:
         """Return whether something waits to leave, and the peer took some of it a moment ago."""
-        transport, now_s = self._transport, self._loop.time()
-        if transport is None:
-            return False
-        return now_s - self._progress.left_s(transport, self._written_bytes, now_s) < within_s
+        self._look(self._loop.time())
+        return self._progress.is_taking(within_s)
+
+    def _look(self, now_s: float) -> None:
+        if self._transport is not None:
+            self._progress.look(self._transport, self._written_bytes, now_s)
 
     def resume_writing(self) -> None:
         """Called by asyncio."""
@@ -221,7 +234,7 @@ class AskingWire(Wire):
             self._sweep.cancel()
             self._sweep = None
         reason = f": {error}" if error else ""
-        for on_answer, description, _, consequence, _ in self._table.fail_all():
+        for on_answer, description, _, _, consequence, _ in self._table.fail_all():
             on_answer(
                 ConnectionFailed(
                     f"connection to {self.peer} was lost before {description} was answered"
@@ -236,17 +249,20 @@ class AskingWire(Wire):
     def _schedule_sweep(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
-        at = max(self._table.earliest_s, self._loop.time()) + SWEEP_S
-        self._sweep = self._loop.call_at(at, self._expire)
+        now_s = self._loop.time()
+        self._look(now_s)  # What was taken long ago is not news when something is late.
+        pause_s = LATE_SWEEP_S if now_s < self.late_until_s else SWEEP_S
+        self._sweep = self._loop.call_at(max(self._table.earliest_s, now_s) + pause_s, self._expire)
 
     def _expire(self) -> None:
         self._sweep = None
         now_s = self._loop.time()
         expired = self._table.expired(now_s, functools.partial(self._extended_s, now_s))
-        for on_answer, description, timeout_s, consequence, _ in expired:
+        for on_answer, description, asked_s, timeout_s, consequence, _ in expired:
+            waited_s = max(timeout_s, round(now_s - asked_s))
             on_answer(
                 RequestTimeout(
-                    f"{self.peer} did not answer {description} within {timeout_s:g} s{consequence}"
+                    f"{self.peer} did not answer {description} within {waited_s:g} s{consequence}"
                 )
             )
         if len(self._table) and self._sweep is None:
@@ -254,10 +270,15 @@ class AskingWire(Wire):
 
     def _extended_s(self, now_s: float, opaque: int, asked: _Asked) -> float:
         """Return until when to wait on for the answer to a request that is late."""
-        _, _, timeout_s, _, until_s = asked
+        _, _, asked_s, timeout_s, _, until_s = asked
         if now_s >= until_s:
             return now_s
-        is_answering = now_s - self.read_at < timeout_s and self._progress.is_behind(opaque)
-        if is_answering or self.is_taking(timeout_s):
-            return min(now_s + EXTENSION_S, until_s)
-        return now_s
+        self._look(now_s)
+        if not self._progress.is_taking(timeout_s):
+            if now_s - self.read_at >= timeout_s or not self._progress.is_behind(opaque):
+                return now_s
+            until_s = min(until_s, asked_s + ANSWERING_FACTOR * timeout_s)
+            if now_s >= until_s:
+                return now_s
+        self.late_until_s = now_s + EXTENSION_S + LATE_SWEEP_S
+        return min(now_s + EXTENSION_S, until_s)

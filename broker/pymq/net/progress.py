@@ -21,13 +21,15 @@ _HALF: Final = 1 << 31
 class Progress:
     """Of one connection. Times are those of its event loop, in seconds."""
 
-    __slots__ = ("_latest", "_left_bytes", "_left_s")
+    __slots__ = ("_has_left", "_is_waiting", "_latest", "_left_bytes", "_left_s", "_looked_s")
 
     def __init__(self) -> None:
         #: The last request, by its ``opaque``, that is answered.
         self._latest = -1
-        #: What the peer has taken, and when it was last seen that it had taken more.
-        self._left_bytes, self._left_s = 0, 0.0
+        #: What the peer had taken at the last look, and whether some was still waiting.
+        self._left_bytes, self._looked_s, self._is_waiting = 0, 0.0, False
+        #: Had it taken more than at the look before? When was the last look after which it had?
+        self._has_left, self._left_s = False, 0.0
 
     def answered(self, opaque: int) -> None:
         """Record an answer."""
@@ -38,22 +40,34 @@ class Progress:
         """Is nothing answered yet that was asked after this request?"""
         return not 0 < (self._latest - opaque) & _MASK < _HALF
 
-    def left_s(self, transport: asyncio.Transport, written_bytes: int, now_s: float) -> float:
-        """Return when the peer was last seen to take something; 0 if nothing waits to be taken.
+    def look(self, transport: asyncio.Transport, written_bytes: int, now_s: float) -> None:
+        """See what the peer has taken.
 
         Args:
             transport: of the connection.
             written_bytes: what was handed to it so far.
-            now_s: now.
+            now_s: now; a second look at the same moment is none.
         """
+        if now_s == self._looked_s:
+            return
         waiting_bytes = transport.get_write_buffer_size()
         connection = transport.get_extra_info("socket")
         if connection is not None:
             waiting_bytes += kernel_bytes(connection)
         left_bytes = written_bytes - waiting_bytes
-        if left_bytes > self._left_bytes:
-            self._left_bytes, self._left_s = left_bytes, now_s
-        return self._left_s if waiting_bytes else 0.0
+        self._has_left = left_bytes > self._left_bytes
+        if self._has_left:
+            # At some moment since then: it is not known to have been later.
+            self._left_bytes, self._left_s = left_bytes, self._looked_s
+        self._is_waiting, self._looked_s = waiting_bytes > 0, now_s
+
+    def is_taking(self, within_s: float) -> bool:
+        """Did something wait at the last look, and had the peer taken some of it by then?
+
+        Args:
+            within_s: how long before.
+        """
+        return self._is_waiting and (self._has_left or self._looked_s - self._left_s < within_s)
 
 
 def kernel_bytes(connection: socket.socket) -> int:

@@ -1,5 +1,7 @@
 """Whether a late request is stuck, or behind others."""
 
+from typing import Any
+
 import pytest
 
 from pymq.net.progress import Progress
@@ -24,3 +26,36 @@ def test_who_was_overtaken(answered: list[int], behind: list[int], overtaken: li
         progress.answered(opaque)
     assert [one for one in behind if not progress.is_behind(one)] == []
     assert [one for one in overtaken if progress.is_behind(one)] == []
+
+
+class Waiting:
+    """A transport in which so many bytes wait."""
+
+    def __init__(self) -> None:
+        self.waiting_bytes = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting_bytes
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+
+def test_who_takes_something() -> None:
+    transport: Any = Waiting()
+    progress = Progress()
+
+    def look(written: int, waiting: int, now_s: float) -> bool:
+        transport.waiting_bytes = waiting
+        progress.look(transport, written, now_s)
+        return progress.is_taking(3.0)
+
+    assert not look(100, 0, 10.0)  # all is taken, and nothing waits
+    # It has taken nothing since, however much it had taken before.
+    assert not look(300, 200, 13.5)
+    assert look(300, 150, 14.0)
+    # Half a second after the look before it was seen to go on, and then no more.
+    assert look(300, 150, 16.0)
+    assert not look(300, 150, 16.6)
+    assert look(300, 1, 20.0)
+    assert not look(300, 0, 21.0)

@@ -55,7 +55,8 @@ class Producer(ColumnSends, Recalls):
         deadline_s: for a whole send: waiting for room, the route, all attempts and the pauses
             between them. A send that ends there raises the error of its last attempt, which tells
             what became of all of them.
-        timeout_s: for the answer to one attempt.
+        timeout_s: for the answer to one attempt, from a broker that does nothing meanwhile; one
+            that takes or answers what was sent before is waited for longer.
         retries: how often a failed send is tried again at most, on another queue and if possible
             another broker; ``None``: as often as there is time for. After a time-out or a lost
             connection the attempt may have stored the message, so a retry may duplicate it (with

@@ -165,9 +165,10 @@ class SendAttempt(Generic[R]):
         on_answer: Callable[[Command | PymqError], None],
     ) -> None:
         """Send it; ``on_answer`` gets the outcome. Raises what ``attempt`` does."""
-        opaque = channel.register(
-            template.description, timeout_s, on_answer, until_s=self.deadline_s
-        )
+        until_s = self.deadline_s
+        if self.placement is None and self.MAY_REPEAT:
+            until_s -= timeout_s  # which another broker has then
+        opaque = channel.register(template.description, timeout_s, on_answer, until_s=until_s)
         try:
             self.write(channel, template, opaque)
         except BaseException:

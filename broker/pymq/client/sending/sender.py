@@ -98,6 +98,8 @@ class Sender:
                 return send.future
             channel = self._pool.open_channel(template.address)
             if channel is not None:
+                if channel.late_until_s > send.attempted_s:
+                    self._health.failed(template.queue.broker_name)
                 send.attempt(channel, template, min(self._config.timeout_s, left_s))
                 self.window.begin(send.size_bytes)
                 return send.future
@@ -185,6 +187,8 @@ class Sender:
         left_s = max(send.deadline_s - send.attempted_s, 0.0)
         if left_s < ATTEMPT_MIN_S and send.history is not None:
             raise _TooLate
+        if channel.late_until_s > send.attempted_s:
+            self._health.failed(template.queue.broker_name)
         send.request(channel, template, min(self._config.timeout_s, left_s), on_answer)
         answer = await future
         try:
