@@ -1,11 +1,13 @@
 """One outgoing connection on real sockets: matching, deadlines, loss, the server's requests."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.cluster.children import in_child
 from tests.cluster.played import closed_address
 
 from pymq.errors import (
@@ -72,6 +74,54 @@ def test_answers_come_in_any_order() -> None:
         answers = await asyncio.gather(*futures)
         assert [answer.body for answer in answers] == [b"1", b"2", b"3", b"4", b"5"]
         assert channel.pending_count == 0
+        channel.close()
+
+    check(test)
+
+
+def test_who_was_overtaken_is_not_behind() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, TIMEOUT_S)
+        futures = [channel.request_nowait(Command(1), TIMEOUT_S) for _ in range(3)]
+        await peer.wait_requests(3)
+        peer.answer(1)
+        await futures[1]
+        numbers = [command.opaque for _, command in peer.requests]
+        assert [channel._progress.is_behind(one) for one in numbers] == [False, True, True]
+        channel.abort()
+        await asyncio.gather(*futures, return_exceptions=True)
+
+    check(test)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_leaves_a_connection_that_is_only_just_being_made_to_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(peer: Peer, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        make, begun, may_go_on = loop.create_connection, asyncio.Event(), asyncio.Event()
+        numbers: list[int] = []
+
+        async def slowly(protocol: Any, *, sock: socket.socket) -> Any:
+            numbers.append(sock.fileno())
+            begun.set()
+            await may_go_on.wait()
+            return await make(protocol, sock=sock)
+
+        monkeypatch.setattr(loop, "create_connection", slowly)
+        connecting = asyncio.ensure_future(AsyncChannel.connect(address, TIMEOUT_S))
+        await begun.wait()
+        nowhere = os.stat(os.devnull)
+        assert in_child(lambda: [os.path.samestat(os.fstat(one), nowhere) for one in numbers]) == [
+            True
+        ]
+        may_go_on.set()
+        channel = await connecting
+        answered = channel.request_nowait(Command(1), TIMEOUT_S)
+        await peer.wait_requests(1)
+        peer.answer(0, b"still there")
+        assert (await answered).body == b"still there"
         channel.close()
 
     check(test)

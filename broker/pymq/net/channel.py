@@ -1,11 +1,17 @@
-"""One outgoing connection: a client's end."""
+"""One outgoing connection: a client's end.
+
+A child made by ``fork`` has copies of the sockets. They are given up as soon as the child exists,
+also of connections that are only just being made: peers would otherwise not see when the parent is
+gone.
+"""
 
 import asyncio
 import logging
 import os
 import socket
+import weakref
 from collections.abc import Callable
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.net.asking import AskingWire
@@ -25,6 +31,9 @@ _RESPONSE = int(CommandFlag.RESPONSE)
 OnRequest = Callable[["AsyncChannel", Command], None]
 #: Changes a request just before it is encoded; it must be idempotent.
 OnLeave = Callable[[Command], None]
+
+#: Family, kind and protocol of a socket; canonical name; where to connect it to.
+_Address: TypeAlias = tuple[int, int, int, str, Any]
 
 
 class AsyncChannel(AskingWire):
@@ -61,6 +70,8 @@ class AsyncChannel(AskingWire):
         self._on_request = on_request
         self._on_ended = on_ended
         self._on_leave = on_leave
+        self._socket: socket.socket | None = None
+        _channels.add(self)
 
     @staticmethod
     async def connect(
@@ -102,7 +113,7 @@ class AsyncChannel(AskingWire):
                 failures = []
                 for one in await _addresses(host, port):
                     try:
-                        await loop.create_connection(lambda: channel, one, port)
+                        await channel._connect(loop, one)
                     except OSError as error:
                         failures.append(error)
                     else:
@@ -112,6 +123,17 @@ class AsyncChannel(AskingWire):
             raise ConnectionFailed(f"{at} did not answer within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
             raise ConnectionFailed(f"cannot connect to {at}: {_reason(error)}") from error
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, address: _Address) -> None:
+        family, kind, protocol, _, place = address
+        self._socket = made = socket.socket(family, kind, protocol)
+        try:
+            made.setblocking(False)
+            await loop.sock_connect(made, place)
+            await loop.create_connection(lambda: self, sock=made)
+        except BaseException:
+            made.close()
+            raise
 
     # --- use
 
@@ -137,8 +159,7 @@ class AsyncChannel(AskingWire):
         Its descriptor leads nowhere from then on. It is not closed: its number would be used again,
         while the loop of the parent, of which this process has a copy, takes it for its own.
         """
-        found = None if self._transport is None else self._transport.get_extra_info("socket")
-        if found is None or (number := found.fileno()) < 0:
+        if self._socket is None or (number := self._socket.fileno()) < 0:
             return
         nowhere = os.open(os.devnull, os.O_RDWR)
         try:
@@ -150,16 +171,19 @@ class AsyncChannel(AskingWire):
 
     def commands_received(self, commands: list[Incoming]) -> None:
         """Hand responses to their waiters, requests to ``on_request``."""
-        resolve = self._table.resolve
+        resolve, last = self._table.resolve, None
         for command in cast(list[Command], commands):  # a server sends no messages
             if command.flag & _RESPONSE:
                 token = resolve(command)  # as in answered: once for every message sent
                 if token is not None:
+                    last = command.opaque
                     token[0](command)
             elif self._on_request is None:
                 _log.debug("%s sent request %d, which has no handler here", self.peer, command.code)
             else:
                 self._on_request(self, command)
+        if last is not None:
+            self._progress.answered(last)
 
     def input_invalid(self, error: RemoteProtocolError) -> None:
         """Log it if nobody waits for an answer; those who do are told, at each of their tries."""
@@ -174,7 +198,20 @@ class AsyncChannel(AskingWire):
             on_ended(self)
 
 
-async def _addresses(host: str, port: int) -> list[str]:
+# Weak, so that nothing is kept for the sake of a fork.
+_channels: weakref.WeakSet[AsyncChannel] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for channel in list(_channels):
+        channel.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+async def _addresses(host: str, port: int) -> list[_Address]:
     """Return the addresses of a host, in the order in which they are to be tried.
 
     The event loop would look names up in its executor, see ``in_thread``.
@@ -182,14 +219,11 @@ async def _addresses(host: str, port: int) -> list[str]:
     Raises:
         OSError, UnicodeError: it has none.
     """
+    kind, flags = socket.SOCK_STREAM, socket.AI_NUMERICHOST
     try:
-        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        return list(socket.getaddrinfo(host, port, 0, kind, 0, flags))
     except socket.gaierror:  # It is a name.
-        found = await in_thread(
-            "pymq look-up", socket.getaddrinfo, host, port, 0, socket.SOCK_STREAM
-        )
-    flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
-    return [socket.getnameinfo(address, flags)[0] for *_, address in found]
+        return list(await in_thread("pymq look-up", socket.getaddrinfo, host, port, 0, kind))
 
 
 def _reason(error: OSError | UnicodeError) -> str:

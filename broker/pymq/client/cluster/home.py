@@ -3,9 +3,6 @@
 A child made by ``fork`` has copies of its parent's sockets and of the counter of its message ids:
 both processes would read each other's answers and give one id to two messages. In a second event
 loop a client of asyncio would wait for ever, or fail because the first one is closed.
-
-The copies of the sockets are given up as soon as the child exists, whether or not it uses the
-client: brokers would otherwise not see when the parent is gone.
 """
 
 import asyncio
@@ -65,14 +62,12 @@ def _mark_forked() -> None:
         process.forked()
 
 
-os.register_at_fork(after_in_child=_mark_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_mark_forked)
 
 
 class Home(Process):
     """The process, thread and event loop of a client of asyncio: it is of use nowhere else.
-
-    Args:
-        on_fork: as for ``Process``.
 
     Raises:
         RuntimeError: no event loop is running.
@@ -80,8 +75,8 @@ class Home(Process):
 
     __slots__ = ("_thread", "loop")
 
-    def __init__(self, on_fork: Callable[[], None] | None = None) -> None:
-        super().__init__(on_fork)
+    def __init__(self) -> None:
+        super().__init__()
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 

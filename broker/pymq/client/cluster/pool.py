@@ -154,7 +154,7 @@ class ClientPool:
             self.home.check()
             return False
         self._open = True
-        self.home = Home(self._leave_to_parent)
+        self.home = Home()
         self.loop = self.home.loop
         try:
             channel = await first_contact(
@@ -201,11 +201,6 @@ class ClientPool:
                 await self._tasks.close()
             finally:
                 await self._close_channels()
-
-    def _leave_to_parent(self) -> None:
-        """Give up our copies of the connections, in a child made by ``fork``."""
-        for channel in list(self._channels.values()):
-            channel.leave_to_parent()
 
     async def _close_channels(self) -> None:
         """Send what is pending and close; cut off whoever does not take it.
