@@ -15,7 +15,7 @@ LIMITS: dict[str, Any] = {"timeout_s": 60.0, "deadline_s": 60.0}
 #: Too late for what is told at once.
 SLOW_MS = 20_000
 #: Of a group: a slave that is slow, as the machine may be, stays in sync.
-PATIENT = {
+PATIENT: dict[str, Any] = {
     "metadata_interval_ms": SLOW_MS,
     "slave_timeout_ms": 30_000,
     "sync_state_lag_ms": 30_000,

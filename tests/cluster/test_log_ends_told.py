@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.running import PATIENT, run
 from tests.unit.store.stores import crashed_copy
@@ -33,9 +32,6 @@ async def controlled(folder: Path) -> AsyncIterator[str]:
         await controller.close()
 
 
-SETTINGS: dict[str, Any] = dict(PATIENT)
-
-
 def broker_on(root: Path, controller: str) -> Broker:
     return Broker(
         BrokerConfig(name="b", listen_port=0, vip_port=False),
@@ -45,7 +41,7 @@ def broker_on(root: Path, controller: str) -> Broker:
             listen_port=0,
             controller_mode=True,
             controllers=(controller,),
-            **SETTINGS,
+            **PATIENT,
         ),
     )
 

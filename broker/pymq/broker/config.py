@@ -5,7 +5,7 @@ nowhere; see ``settings.take_over``.
 """
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pymq.errors import ConfigurationError
 from pymq.protocol import names
@@ -17,20 +17,20 @@ from pymq.settings import setting
 _READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
 #: A broker that waits longer would hardly ever sleep.
 BUSY_POLL_US_MAX = 1_000
-#: Numbers that are 1 or more, and their keys: with less a duty would never pause, nobody could
-#: connect, nothing would come in time.
-_POSITIVE = {
-    "revive_queue_count": "reviveQueueNum",
-    "connection_count_max": "pymqConnectionCountMax",
-    "offset_flush_interval_ms": "flushConsumerOffsetInterval",
-    "register_interval_ms": "registerNameServerPeriod",
-    "register_timeout_ms": "registerBrokerTimeoutMills",
-    "transaction_check_interval_ms": "transactionCheckInterval",
-    "delay_flush_interval_ms": "flushDelayOffsetInterval",
-    "timer_flush_interval_ms": "timerFlushIntervalMs",
-    "client_expiry_ms": "channelExpiredTimeout",
-    "sync_flush_timeout_ms": "syncFlushTimeout",
-}
+#: Numbers that are 1 or more: with less a duty would never pause, nobody could connect, nothing
+#: would come in time.
+_POSITIVE = (
+    "revive_queue_count",
+    "connection_count_max",
+    "offset_flush_interval_ms",
+    "register_interval_ms",
+    "register_timeout_ms",
+    "transaction_check_interval_ms",
+    "delay_flush_interval_ms",
+    "timer_flush_interval_ms",
+    "client_expiry_ms",
+    "sync_flush_timeout_ms",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +196,9 @@ class BrokerConfig:
             raise ConfigurationError(
                 f"default_topic_queue_count={self.default_topic_queue_count}: expected 1 or more"
             )
-        for name, key in _POSITIVE.items():
-            if getattr(self, name) < 1:
+        for field in fields(self):
+            name, key = field.name, field.metadata.get("key")
+            if name in _POSITIVE and getattr(self, name) < 1:
                 raise ConfigurationError(
                     f"{name}={getattr(self, name)} ({key}): expected 1 or more"
                 )

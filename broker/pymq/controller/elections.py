@@ -4,7 +4,8 @@
 2. Only members of the sync state set that are alive can be elected: nobody else surely has all
    that is acknowledged. With unclean elections, other members that are alive, if there is none.
 3. An old master that is alive stays, unless another one is designated.
-4. Of several, the one whose log goes furthest: by epoch, by offset, then by priority.
+4. Of several, the one whose log goes furthest: by epoch, by offset, then by priority. Who tells no
+   offset, as learners do, is the last one (in RocketMQ only of those with the same epoch).
 5. A new master is alone in the sync state set, at first, and has a new epoch.
 
 Two cases more than in RocketMQ, where an administrator has to designate the master:
@@ -124,9 +125,10 @@ def _choose(
     return min(able, key=lambda broker_id: _rank(broker_id, able[broker_id]), default=None)
 
 
-def _rank(broker_id: int, report: Report) -> tuple[int, int, int, int]:
+def _rank(broker_id: int, report: Report) -> tuple[bool, int, int, int, int]:
     """Return what sorts the best candidate first."""
-    return -(report.epoch or 0), -report.max_offset, report.priority, broker_id
+    is_silent = report.max_offset < 0
+    return is_silent, -(report.epoch or 0), -report.max_offset, report.priority, broker_id
 
 
 def _is_furthest(broker_id: int, living: Alive) -> bool:

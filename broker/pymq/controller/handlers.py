@@ -33,6 +33,7 @@ from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.controller import (
     NO_BROKER_ID,
+    SET_REFUSALS,
     AlterSyncStateSetRequest,
     AlterSyncStateSetResponse,
     ApplyBrokerIdRequest,
@@ -60,16 +61,8 @@ _OK = int(ResponseCode.SUCCESS)
 HEARTBEAT_WAIT_S = 0.3
 #: Groups of which it is known what was said about them.
 NO_MASTER_COUNT_MAX = 1_000
-#: The cause of what is said when a sync state set is refused, and with which codes it is.
+#: The cause of what is said when a sync state set is refused.
 _ALTERING = "sync state set"
-_NOT_ALTERED = (
-    ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-    ResponseCode.CONTROLLER_INVALID_MASTER,
-    ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-    ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-    ResponseCode.CONTROLLER_INVALID_REPLICAS,
-    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-)
 _HEARTBEAT_POLL_S = 0.02
 
 
@@ -328,7 +321,7 @@ class Handlers:
             cause = _ALTERING, state and state.name, outcome.code
             self._said.warn(cause, "group %s: %s", header.broker_name, outcome.remark)
             return response(request, outcome, {})
-        for code in _NOT_ALTERED:
+        for code in SET_REFUSALS:
             self._said.over((_ALTERING, state.name, code))
         _log.info("group %s: in sync are %s", state.name, sorted(state.in_sync.broker_ids))
         answer = AlterSyncStateSetResponse(epoch=state.in_sync.epoch)

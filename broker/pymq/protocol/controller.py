@@ -33,6 +33,7 @@ from dataclasses import dataclass
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol import fastjson
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import INT64_MAX, Header, wire
 from pymq.protocol.json_object import JsonObject
 
@@ -209,6 +210,20 @@ class SyncStateSet(JsonObject):
     broker_ids: frozenset[int] = wire("syncStateSet", default=frozenset())
     #: Counts the changes of the set, also those that come with a new master.
     epoch: int = wire("syncStateSetEpoch", default=0)
+
+
+#: The codes with which a controller says that it does not change the set. Others leave open whether
+#: it has: its store may have taken the change, and not have answered.
+SET_REFUSALS = frozenset(
+    (
+        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+        ResponseCode.CONTROLLER_INVALID_MASTER,
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

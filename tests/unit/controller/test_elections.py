@@ -104,6 +104,14 @@ def test_the_furthest_follows() -> None:
         assert master_of(elect(group, alive={2: two, 3: three})) == (OK, expected, 6)
 
 
+def test_who_tells_no_offset_follows_last() -> None:
+    """A learner, as a rule: it would not be the master, and has to be found gone for that."""
+    lone = replace(GROUP, in_sync=SyncStateSet(frozenset({1}), 7))
+    found = {2: Report(epoch=4, max_offset=900), 3: Report(epoch=5, max_offset=-1)}
+    assert master_of(elect(lone, alive=found, unclean=True)) == (OK, 2, 6)
+    assert master_of(elect(lone, alive={3: found[3]}, unclean=True)) == (OK, 3, 6)
+
+
 def test_others_follow_only_when_that_is_allowed() -> None:
     outcome = elect(GROUP, alive=alive(3))
     assert master_of(outcome) == (NONE_LEFT, None, 6)

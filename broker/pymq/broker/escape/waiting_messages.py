@@ -17,8 +17,9 @@ from pymq.store import MessageStore, TimerStore
 
 _log = logging.getLogger(__name__)
 
-#: How long the end of timers waits for a slow disk: less than a master that is about to be online
-#: waits for an answer (``asking.REQUEST_TIMEOUT_S``).
+#: How long the end of timers waits until the log is on the disk: less than a master that is about
+#: to be online waits for an answer (``asking.REQUEST_TIMEOUT_S``). The flush of their own files
+#: behind it takes what it takes, as they cannot be closed meanwhile; that master asks again.
 FLUSH_S = 3.0
 
 

@@ -12,6 +12,7 @@ from pymq.broker.ha.group_progress import GroupProgress
 from pymq.broker.ha.offset_followers import OffsetFollowers
 from pymq.broker.ha.progress import ReplicaRules
 from pymq.broker.ha.replica_group import GroupSteering, ReplicaGroup
+from pymq.broker.ha.set_change import SetRefused
 from pymq.broker.ha.slave_connection import SlaveConnection
 from pymq.broker.ha.sync_states import Position, SyncStates
 from pymq.broker.replication_config import ReplicationConfig, Role
@@ -145,7 +146,7 @@ class InSync:
                 return
 
     async def _is_refused(self, broker_ids: frozenset[int], epoch: int) -> bool:
-        """Ask for a set; return whether a controller has certainly refused it."""
+        """Ask for a set; return whether a controller has refused it for one broker."""
         states, is_refused = self._states, False
         states.ask(broker_ids)
         # Others may be waited for from now on: what is written now is not shown before.
@@ -154,22 +155,28 @@ class InSync:
             found = await self._steering.alter(broker_ids, epoch, term=self._term)
         except NoController as error:
             self._not_asked(error)
+        except SetRefused:
+            self._stays()
         except PymqError as error:
             self._said.warn("unknown", "whether the sync state set was changed: %s", error)
             if self._unknown_since_s is None:
                 self._unknown_since_s = asyncio.get_running_loop().time()
         else:
             is_refused = found is None
-            if found is not None:
+            if found is None:
+                self._stays()
+            else:
                 self.told(found)
-            elif self._unknown_since_s is None:
-                states.refused()
         self.update()
         return is_refused
 
-    def _not_asked(self, error: PymqError) -> None:
+    def _stays(self) -> None:
+        """The set is not changed, by this request."""
         if self._unknown_since_s is None:
             self._states.refused()
+
+    def _not_asked(self, error: PymqError) -> None:
+        self._stays()
         self._said.warn(
             "controller",
             "members %s of the group cannot leave the sync state set, nor others join: %s",

@@ -341,7 +341,9 @@ class Membership:
                 broker_name=config.name,
                 broker_id=self._id,
                 epoch=epoch,
-                # Any other one is better, should brokers outside of the set be elected.
+                # Any other one is better, should brokers outside of the set be elected: for a
+                # controller of RocketMQ's, any of the same epoch. That is told nevertheless:
+                # otherwise, with old data, controllers could give it to a later master.
                 max_offset=-1 if replication.is_learner else end,
                 confirm_offset=confirmed_end,
                 heartbeat_timeout_ms=replication.controller_timeout_ms,
@@ -354,7 +356,7 @@ class Membership:
     async def alter(
         self, broker_ids: frozenset[int], epoch: int, *, term: int
     ) -> SyncStateSet | None:
-        """Ask for another sync state set; return it, or None if it was certainly refused.
+        """Ask for another sync state set; return it, or None if it is refused for one broker.
 
         Args:
             broker_ids: the members.
@@ -363,6 +365,7 @@ class Membership:
 
         Raises:
             NoController: the request was not done.
+            SetRefused: nor was it, and no other would be.
             PymqError: it is unknown whether it was, or will be.
         """
         answer = await self._controllers.request(
@@ -375,9 +378,8 @@ class Membership:
             ),
             SyncStateSet(broker_ids, epoch).encode(),
         )
-        found = changed_set(answer)
         say_outcome(self._said, answer, group=self._config.name, broker_ids=broker_ids)
-        return found
+        return changed_set(answer)
 
     async def close(self) -> None:
         """Stop; idempotent."""

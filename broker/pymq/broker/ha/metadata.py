@@ -163,8 +163,11 @@ class MetadataSync:
             try:
                 await self._follow(master)
             except PymqError as error:
-                self._close_channel()
-                if self._kept_end() is not None:  # otherwise it is said that nobody is followed
+                is_master = master == self._master
+                if is_master:  # otherwise the connection is to the next one
+                    self._close_channel()
+                # That nobody is followed is said elsewhere.
+                if is_master and self._kept_end() is not None:
                     self._said.warn(
                         "master",
                         "topics, groups and offsets are not those of master %s any more: %s; "
@@ -304,13 +307,22 @@ class MetadataSync:
     async def _ask(
         self, master: str, code: int, name: str, fields: dict[str, str] | None = None
     ) -> Command:
-        if self._channel is None or not self._channel.is_open:
-            self._channel = await AsyncChannel.connect(master, CONNECT_TIMEOUT_S)
-        answer = await self._channel.request(
+        channel = await self._connected(master)
+        answer = await channel.request(
             Command(code, fields, language=LanguageCode.JAVA), REQUEST_TIMEOUT_S, description=name
         )
         self._check_master(master)
         return answer
+
+    async def _connected(self, master: str) -> AsyncChannel:
+        self._check_master(master)  # otherwise the connection is to somebody else
+        if self._channel is None or not self._channel.is_open:
+            channel = await AsyncChannel.connect(master, CONNECT_TIMEOUT_S)
+            if master != self._master or (self._channel is not None and self._channel.is_open):
+                channel.close()  # there is another master, or the other task was faster
+                return await self._connected(master)
+            self._channel = channel
+        return self._channel
 
     def _check_master(self, master: str) -> None:
         if master != self._master:

@@ -33,8 +33,8 @@ class OffsetTable:
     then. What members commit before that is of the time before the reset.
 
     Attributes:
-        version: that of RocketMQ: higher after each ``VERSION_STEP`` changes, and a slave's is its
-            master's. Who was there last is told by it.
+        version: that of RocketMQ: higher after each ``VERSION_STEP`` changes, and a slave's is the
+            highest of its masters'. Who was there last is told by it.
         moves: what has changed; slaves are told of it.
         on_change: called after every change; to be set by whoever tells them.
     """
@@ -50,6 +50,8 @@ class OffsetTable:
         #: Pending ones. They survive a restart, unlike in RocketMQ: a reset that was acknowledged
         #: would be lost to members that go on with what they know.
         self._resets: _Table = {}
+        #: ((topic, group), queue id) of those that the master does not know: it may have lost them.
+        self._last_copies: set[tuple[tuple[str, str], int]] = set()
         self.is_changed = False
         #: The same for a second file, which also holds the offsets of light groups in light queues.
         self.is_light_changed = False
@@ -239,26 +241,39 @@ class OffsetTable:
         """Take over what ``changes`` of a master returned.
 
         What it has not, of all that it has, was deleted there. Unless no group has an offset there,
-        or its version is older than what was told before: then it may have lost its file, and what
-        is here is the last copy.
+        or its version is older than that here: then it may have lost its file, and what is here is
+        the last copy, until it has had as many changes.
         """
-        told = _split(body.offsets)
-        is_older = body.version is not None and _rank(body.version) < _rank(self.version)
-        if body.is_whole and not is_older and any(key[1] not in _OWN_GROUPS for key in told):
-            for key in [one for one in self._offsets if one not in told]:
-                del self._offsets[key]
-                self._touch(key)
+        told, version = _split(body.offsets), self.version
+        is_older = body.version is not None and _rank(body.version) < _rank(version)
+        if body.is_whole:
+            self._last_copies.clear()
+            if is_older or not any(key[1] not in _OWN_GROUPS for key in told):
+                self._last_copies.update(_places(self._resets))
+            else:
+                for key in [one for one in self._offsets if one not in told]:
+                    del self._offsets[key]
+                    self._touch(key)
         for key, queues in told.items():
             if queues:
                 if self._offsets.get(key) != queues:
                     self._offsets[key] = queues
                     self._touch(key)
             elif self._offsets.pop(key, None) is not None:
+                self._resets.pop(key, None)
                 self._touch(key)
-        if body.resets != _joined(self._resets):
-            self._resets = _split(body.resets)
+        self._take_resets(_split(body.resets))
+        self.version = version if is_older else body.version or self.version
+
+    def _take_resets(self, resets: _Table) -> None:
+        """Have those that are pending at a master, and the last copies of others."""
+        # Some of them are over here, too; and what the master knows it ends itself.
+        self._last_copies &= _places(self._resets) - _places(resets)
+        for key, queue_id in self._last_copies:
+            resets.setdefault(key, {})[queue_id] = self._resets[key][queue_id]
+        if resets != self._resets:
+            self._resets = resets
             self._touch(None)
-        self.version = body.version or self.version
 
     def light_offsets(self) -> dict[str, int]:
         """Return the offsets of light groups in light queues, by ``topic@group``."""
@@ -280,6 +295,10 @@ def _rank(version: DataVersion) -> tuple[int, int, int]:
 
 def _is_light(key: tuple[str, str]) -> bool:
     return is_light(key[1]) and is_light(key[0])
+
+
+def _places(table: _Table) -> set[tuple[tuple[str, str], int]]:
+    return {(key, queue_id) for key, queues in table.items() for queue_id in queues}
 
 
 def _joined(table: _Table) -> dict[str, dict[int, int]]:

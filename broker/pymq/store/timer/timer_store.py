@@ -28,14 +28,7 @@ from pymq.store.queues.queue_table import QueueTable
 from pymq.store.searches import among
 from pymq.store.timer.timer_checkpoint import TimerCheckpoint
 from pymq.store.timer.timer_jobs import QueueRead, RecordsRead, SlotRead, TimerFlush
-from pymq.store.timer.timer_log import (
-    UNIT,
-    UNIT_BYTES,
-    Longs,
-    TimerLog,
-    TimerMagic,
-    Units,
-)
+from pymq.store.timer.timer_log import UNIT, UNIT_BYTES, Longs, TimerLog, TimerMagic, Units
 from pymq.store.timer.timer_queue import Queued, Waiting
 from pymq.store.timer.timer_wheel import TimerWheel
 
@@ -65,7 +58,7 @@ class TimerStore:
         read_ms: time of the next slot to be read: messages of earlier slots were put back.
         queue_offset: of the first message of the timer queue that is not in the log yet.
         waiting_count: messages that wait, less those that cancel one.
-        last_due_ms: no slot after this time is in use.
+        last_due_ms: time of the last slot that messages wait in; 0: none does.
         checkpoint: what the file says.
     """
 
@@ -291,6 +284,8 @@ class TimerStore:
         """Record how far timers are; it counts once the commit log is flushed up to its end."""
         if read_ms is not None:
             self.read_ms = read_ms
+            if self.last_due_ms < read_ms:
+                self.last_due_ms = 0  # also when the clock is set back to before that slot
         if queue_offset is not None and queue_offset != self.queue_offset:
             self.queue_offset = queue_offset
             self._is_changed = True

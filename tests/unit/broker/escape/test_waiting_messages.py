@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +13,6 @@ from pymq.broker.escape import waiting_messages
 from pymq.broker.escape.escaping import Escaping
 from pymq.broker.escape.waiting_messages import TimerMessages
 from pymq.errors import StoreError
-
-
-class Holder:
-    """Has the attributes that it is given."""
-
-    def __init__(self, **attributes: object) -> None:
-        self.__dict__.update(attributes)
 
 
 class Parts:
@@ -67,14 +61,14 @@ def test_a_disk_that_does_not_follow_leaves_nothing_open(
         async def stop() -> None:
             parts.done.append("delivery ended")
 
-        store: Any = Holder(
+        store: Any = SimpleNamespace(
             queue_bounds=lambda topic, queue_id: (0, 1),
-            replication=Holder(timers=Holder(open=parts.opened)),
+            replication=SimpleNamespace(timers=SimpleNamespace(open=parts.opened)),
         )
-        flusher: Any = Holder(wait_all_flushed=flushed)
-        delivery: Any = Holder(start=parts.start, close=stop)
-        slave: Any = Holder(is_acting=True, hands_over=False)
-        writer: Any = Holder(sent_count=0, close=parts.close_async)
+        flusher: Any = SimpleNamespace(wait_all_flushed=flushed)
+        delivery: Any = SimpleNamespace(start=parts.start, close=stop)
+        slave: Any = SimpleNamespace(is_acting=True, hands_over=False)
+        writer: Any = SimpleNamespace(sent_count=0, close=parts.close_async)
         with ThreadPoolExecutor(1) as executor:
             timers = TimerMessages(store, FakeClock(), lambda opened: delivery, flusher, executor)
             escaping = Escaping(slave, [timers], writer)

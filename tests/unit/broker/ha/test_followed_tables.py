@@ -4,6 +4,7 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.unit.store.stores import FakeClock
@@ -13,18 +14,11 @@ from pymq.broker.state_saving import StateSaving
 from pymq.protocol.bodies import DelayOffsetTable
 
 
-class Holder:
-    """Has the attributes that it is given."""
-
-    def __init__(self, **attributes: object) -> None:
-        self.__dict__.update(attributes)
-
-
 def followed_tables(saving: StateSaving, *, save_interval_ms: int) -> _FollowedTables:
-    config = Holder(delay_flush_interval_ms=save_interval_ms)
-    site: Any = Holder(clock=FakeClock(), config=config)
+    config = SimpleNamespace(delay_flush_interval_ms=save_interval_ms)
+    site: Any = SimpleNamespace(clock=FakeClock(), config=config)
     tables: Any = None
-    core: Any = Holder(saving=saving)
+    core: Any = SimpleNamespace(saving=saving)
     return _FollowedTables(site, tables, core)
 
 

@@ -9,6 +9,7 @@ import pytest
 from pymq.broker.ha.caught_up import CaughtUp
 from pymq.broker.ha.controllers import NoController
 from pymq.broker.ha.in_sync import InSync
+from pymq.broker.ha.set_change import SetRefused
 from pymq.broker.ha.sync_states import SyncStates
 from pymq.errors import PymqError, RequestTimeout
 from pymq.protocol.controller import SyncStateSet
@@ -126,8 +127,13 @@ def test_a_set_is_asked_for_and_taken() -> None:
 
 @pytest.mark.parametrize(
     ("found", "is_awaited"),
-    [(None, False), (NoController("nobody"), False), (RequestTimeout("late"), True)],
-    ids=["refused", "not asked", "unknown"],
+    [
+        (None, False),
+        (SetRefused("fenced"), False),
+        (NoController("nobody"), False),
+        (RequestTimeout("late"), True),
+    ],
+    ids=["refused", "refused like any other", "not asked", "unknown"],
 )
 def test_who_is_asked_for_is_waited_for_until_it_is_known(
     found: PymqError | None, is_awaited: bool
@@ -175,6 +181,20 @@ def test_a_slave_joins_although_the_controller_refuses_another_one() -> None:
         await bed.in_sync.look()
         assert [ids for ids, *_ in bed.asked] == [{1, 2, 3}, {1, 2}, {1, 3}]
         assert bed.in_sync.members == SyncStateSet(frozenset({1, 3}), 8)
+
+    run(check)
+
+
+def test_no_other_set_is_asked_for_where_any_would_be_refused() -> None:
+    """The controllers know a later master, say."""
+
+    async def check(bed: Bed) -> None:
+        bed.in_sync.told(SyncStateSet(frozenset({1, 3, 4}), 8))
+        bed.readable_end = 100
+        bed.slave(100)
+        bed.found = SetRefused("current master epoch is {5}")
+        await bed.in_sync.look()
+        assert [ids for ids, *_ in bed.asked] == [{1, 2}]
 
     run(check)
 

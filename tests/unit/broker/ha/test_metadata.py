@@ -11,6 +11,7 @@ from tests.unit.store.stores import FakeClock
 
 from pymq.broker.ha.metadata import MetadataSync
 from pymq.errors import ConnectionFailed, DiskFull, PymqError
+from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import KVTable, TopicTable
 from pymq.protocol.codes import AWAIT_METADATA, RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -78,11 +79,54 @@ class Master:
         return Command(ResponseCode.SUCCESS, None, table.encode())
 
 
+class Line:
+    """A connection to a master.
+
+    Attributes:
+        codes: of what was asked over it.
+    """
+
+    def __init__(self, address: str, master: Master) -> None:
+        self.address = address
+        self.codes: list[int] = []
+        self.is_open = True
+        self._master = master
+
+    async def request(self, command: Command, timeout_s: float, *, description: str) -> Command:
+        self.codes.append(command.code)
+        if command.code == AWAIT_METADATA:
+            await asyncio.Event().wait()  # nothing changes
+        return await self._master.ask(self.address, command.code, description)
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class Network:
+    """Connects, but to some not yet.
+
+    Attributes:
+        lines: in the order in which they were made.
+        held: connections to these addresses are made when their event is set.
+    """
+
+    def __init__(self, master: Master) -> None:
+        self.lines: list[Line] = []
+        self.held: dict[str, asyncio.Event] = {}
+        self._master = master
+
+    async def connect(self, address: str, timeout_s: float) -> Line:
+        if address in self.held:
+            await self.held[address].wait()
+        self.lines.append(Line(address, self._master))
+        return self.lines[-1]
+
+
 @asynccontextmanager
 async def slave_of(
-    master: Master, topics: Any, monkeypatch: pytest.MonkeyPatch
+    master: Master, topics: Any, monkeypatch: pytest.MonkeyPatch, network: Network | None = None
 ) -> AsyncIterator[MetadataSync]:
-    """Have a slave that is connected."""
+    """Have a slave that is connected; its questions go over a network, if there is one."""
 
     async def flushed() -> None:
         pass
@@ -97,7 +141,10 @@ async def slave_of(
             broker_id=1,
             interval_s=3600.0,
         )
-        monkeypatch.setattr(sync, "_ask", master.ask)
+        if network is None:
+            monkeypatch.setattr(sync, "_ask", master.ask)
+        else:
+            monkeypatch.setattr(AsyncChannel, "connect", network.connect)
         sync.follow("m:1")
         yield sync
         await sync.close()
@@ -173,6 +220,76 @@ def test_a_master_of_rocketmqs_may_say_nothing_before_its_first_heartbeat(
             async with asyncio.timeout(60):
                 while not topics.taken:
                     await asyncio.sleep(0)
+
+    asyncio.run(test())
+
+
+def test_questions_that_connect_at_the_same_time_share_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        master, topics = Master(ResponseCode.SUCCESS), Topics()
+        network = Network(master)
+        network.held["m:1"] = asyncio.Event()
+        master.kept_end = 0
+        async with slave_of(master, topics, monkeypatch, network) as sync:
+            sync.start()
+            await settle()
+            network.held["m:1"].set()
+            async with asyncio.timeout(60):
+                while not (topics.taken and any(AWAIT_METADATA in x.codes for x in network.lines)):
+                    await asyncio.sleep(0)
+            assert len([line for line in network.lines if line.is_open]) == 1
+        assert not any(line.is_open for line in network.lines)
+
+    asyncio.run(test())
+
+
+def test_who_was_the_master_is_not_asked_when_a_connection_to_it_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        master, topics = Master(ResponseCode.SUCCESS), Topics()
+        network = Network(master)
+        network.held["m:1"] = asyncio.Event()
+        async with slave_of(master, topics, monkeypatch, network) as sync:
+            sync.start()
+            await settle()  # the question for changes connects
+            master.kept_end = 0
+            sync.follow("other:1")
+            async with asyncio.timeout(60):
+                while not topics.taken:
+                    await asyncio.sleep(0)
+            network.held["m:1"].set()
+            await settle()
+            await sync._follow("other:1")
+            assert [line.address for line in network.lines if line.codes] == ["other:1"]
+            assert [line.address for line in network.lines if line.is_open] == ["other:1"]
+
+    asyncio.run(test())
+
+
+def test_nor_does_it_end_the_connection_to_who_is_the_master(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its topics are asked for; what fails then says nothing about the other one."""
+
+    async def test() -> None:
+        master, topics = Master(ResponseCode.SUCCESS), Topics()
+        network = Network(master)
+        network.held["m:1"] = asyncio.Event()
+        master.kept_end = 0
+        async with slave_of(master, topics, monkeypatch, network) as sync:
+            sync._tasks.start("following", sync._run())
+            await settle()  # connects
+            sync.follow("other:1")
+            assert await sync._ask("other:1", RequestCode.GET_ALL_TOPIC_CONFIG, "topics")
+            network.held["m:1"].set()
+            async with asyncio.timeout(60):
+                while not topics.taken:
+                    await asyncio.sleep(0)
+            assert [line.address for line in network.lines if line.is_open] == ["other:1"]
+            assert "not those of master" not in caplog.text
 
     asyncio.run(test())
 

@@ -3,6 +3,8 @@
 import json
 import random
 
+import pytest
+
 from pymq.broker.state.offsets import VERSION_STEP, OffsetTable
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import DataVersion
@@ -150,7 +152,71 @@ def test_a_master_that_lost_its_file_is_known_by_its_version() -> None:
     for offset in range(VERSION_STEP):
         master.commit("g", "T", 0, offset)
     slave.take_changes(master.changes(None))
-    emptied = OffsetTable()
-    emptied.commit("h", "T", 0, 7)
+    version = slave.version
+    for _ in range(2):  # and perhaps it starts once more
+        emptied = OffsetTable()
+        emptied.commit("h", "T", 0, 7)
+        slave.take_changes(emptied.changes(None))
+        slave.take_changes(emptied.changes(emptied.moves.number))
+        slave.take_changes(emptied.changes(None))
+        assert (slave.find("g", "T", 0), slave.find("h", "T", 0)) == (VERSION_STEP - 1, 7)
+    assert slave.version == version
+    assert emptied.take_back(slave.body())
+    assert emptied.find("g", "T", 0) == VERSION_STEP - 1
+    emptied.delete_group("g")
     slave.take_changes(emptied.changes(None))
-    assert (slave.find("g", "T", 0), slave.find("h", "T", 0)) == (VERSION_STEP - 1, 7)
+    assert slave.find("g", "T", 0) is None  # now it knows
+
+
+def test_a_slave_of_such_a_master_believes_it_after_as_many_changes() -> None:
+    """What the slave takes over counts as changes there, too: they do not keep it ahead."""
+    master, slave, emptied = OffsetTable(), OffsetTable(), OffsetTable()
+    for offset in range(VERSION_STEP):
+        master.commit("g", "T", 0, offset)
+    slave.take_changes(master.changes(None))
+    for offset in range(2 * VERSION_STEP):
+        emptied.commit("h", "T", 0, offset)
+        slave.take_changes(emptied.changes(offset))
+    assert slave.find("g", "T", 0) is not None
+    assert slave.version == emptied.version
+    slave.take_changes(emptied.changes(None))
+    assert slave.find("g", "T", 0) is None
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_nor_are_the_resets_lost_that_were_acknowledged(is_older: bool) -> None:
+    """What such a master does not know of stays; what it has told of goes when it is over."""
+    master, slave, emptied = OffsetTable(), OffsetTable(), OffsetTable()
+    for offset in range(VERSION_STEP if is_older else 1):
+        master.commit("g", "T", 0, offset)
+    for queue_id in range(3):
+        master.reset("g", "T", queue_id, 5)
+    slave.take_changes(master.changes(None))
+    slave.take_changes(emptied.changes(None))
+    emptied.reset("g", "T", 0, 6)
+    emptied.reset("h", "T", 0, 6)
+    slave.take_changes(emptied.changes(0))
+    assert slave.has_reset("h", "T", 0)
+    assert emptied.take_reset("g", "T", 0) == emptied.take_reset("h", "T", 0) == 6
+    slave.take_changes(emptied.changes(2))
+    assert not slave.has_reset("h", "T", 0)
+    slave.delete_queue("T", 2)
+    slave.take_changes(emptied.changes(2))
+    assert [slave.has_reset("g", "T", queue_id) for queue_id in range(3)] == [False, True, False]
+    assert slave.take_reset("g", "T", 1) == 5
+    slave.take_changes(emptied.changes(2))
+    assert not slave.has_reset("g", "T", 1)
+
+
+def test_a_last_copy_is_not_kept_of_what_is_deleted() -> None:
+    master, slave, emptied = OffsetTable(), OffsetTable(), OffsetTable()
+    master.reset("g", "T", 0, 5)
+    slave.take_changes(master.changes(None))
+    slave.take_changes(emptied.changes(None))
+    emptied.commit("g", "T", 1, 7)
+    slave.take_changes(emptied.changes(0))
+    assert slave.has_reset("g", "T", 0)
+    number = emptied.moves.number
+    emptied.delete_group("g")
+    slave.take_changes(emptied.changes(number))
+    assert not slave.has_reset("g", "T", 0)

@@ -183,7 +183,10 @@ def test_a_clock_that_was_ahead_for_a_moment(
     waits.deliver()
     clock.now_ms += ahead_ms
     waits.store.put([NewRecord("U", 0, b"x", b"", BORN, 1)], HOST)
+    waits.delay(b"ahead", 1, topic="U")
     assert waits.deliver() == [b"before"]
+    waits.deliver(1000)
+    assert waits.bodies("U") == [b"x", b"ahead"]
     clock.now_ms -= ahead_ms
     if is_restarted:
         waits.stop()
