@@ -31,7 +31,7 @@ from pymq.protocol.plain_runs import PlainRunReader
 SWEEP_S, LATE_SWEEP_S = 0.05, 0.25
 #: After this it is looked again whether a peer is slow or silent.
 EXTENSION_S = 1.0
-#: How many times its usual wait a request has that the peer has and did not come to yet.
+#: How many times its usual wait a request has from when the peer has it, and does not come to it.
 ANSWERING_FACTOR = 3
 _ONE_WAY = int(CommandFlag.ONE_WAY)
 
@@ -97,7 +97,7 @@ class AskingWire(Wire):
             on_answer: called once, from the event loop, with the response or the error.
             consequence: what the error says besides when there is no response.
             until_s: until when to wait, on the loop's clock, while the peer takes what waits to
-                leave; if it has all of that, ``ANSWERING_FACTOR * timeout_s`` at most while it
+                leave; once it has that, ``ANSWERING_FACTOR * timeout_s`` more at most, while it
                 answers what was asked before.
 
         Raises:
@@ -193,7 +193,7 @@ class AskingWire(Wire):
     # --- back-pressure
 
     def is_taking(self, within_s: float) -> bool:
-        """Return whether something waits to leave, and the peer took some of it a moment ago."""
+        """Return whether much waits to leave, and the peer took some of it a moment ago."""
         self._look(self._loop.time())
         return self._progress.is_taking(within_s)
 
@@ -277,7 +277,8 @@ class AskingWire(Wire):
         if not self._progress.is_taking(timeout_s):
             if now_s - self.read_at >= timeout_s or not self._progress.is_behind(opaque):
                 return now_s
-            until_s = min(until_s, asked_s + ANSWERING_FACTOR * timeout_s)
+            left_s = max(asked_s, self._progress.waited_s)
+            until_s = min(until_s, left_s + ANSWERING_FACTOR * timeout_s)
             if now_s >= until_s:
                 return now_s
         self.late_until_s = now_s + EXTENSION_S + LATE_SWEEP_S

@@ -16,18 +16,25 @@ else:
 #: Numbers of requests wrap around.
 _MASK: Final = (1 << 32) - 1
 _HALF: Final = 1 << 31
+#: Less than this leaves at once, or never; what was written a moment ago may wait by chance.
+MUCH_BYTES: Final = 1 << 15
 
 
 class Progress:
-    """Of one connection. Times are those of its event loop, in seconds."""
+    """Of one connection. Times are those of its event loop, in seconds.
 
-    __slots__ = ("_has_left", "_is_waiting", "_latest", "_left_bytes", "_left_s", "_looked_s")
+    Attributes:
+        waited_s: when it was last seen that much waits to leave; 0: never.
+    """
+
+    __slots__ = ("_has_left", "_latest", "_left_bytes", "_left_s", "_looked_s", "waited_s")
 
     def __init__(self) -> None:
+        self.waited_s = 0.0
         #: The last request, by its ``opaque``, that is answered.
         self._latest = -1
-        #: What the peer had taken at the last look, and whether some was still waiting.
-        self._left_bytes, self._looked_s, self._is_waiting = 0, 0.0, False
+        #: What the peer had taken at the last look.
+        self._left_bytes, self._looked_s = 0, 0.0
         #: Had it taken more than at the look before? When was the last look after which it had?
         self._has_left, self._left_s = False, 0.0
 
@@ -59,15 +66,19 @@ class Progress:
         if self._has_left:
             # At some moment since then: it is not known to have been later.
             self._left_bytes, self._left_s = left_bytes, self._looked_s
-        self._is_waiting, self._looked_s = waiting_bytes > 0, now_s
+        self._looked_s = now_s
+        if waiting_bytes >= MUCH_BYTES:
+            self.waited_s = now_s
 
     def is_taking(self, within_s: float) -> bool:
-        """Did something wait at the last look, and had the peer taken some of it by then?
+        """Did much wait at the last look, and had the peer taken some of it by then?
 
         Args:
             within_s: how long before.
         """
-        return self._is_waiting and (self._has_left or self._looked_s - self._left_s < within_s)
+        if self.waited_s != self._looked_s:
+            return False
+        return self._has_left or self._looked_s - self._left_s < within_s
 
 
 def kernel_bytes(connection: socket.socket) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pymq.net.progress import Progress
+from pymq.net.progress import MUCH_BYTES, Progress
 
 LAST = 0x7FFFFFFF
 
@@ -50,12 +50,14 @@ def test_who_takes_something() -> None:
         progress.look(transport, written, now_s)
         return progress.is_taking(3.0)
 
-    assert not look(100, 0, 10.0)  # all is taken, and nothing waits
+    assert not look(100 * MUCH_BYTES, 0, 10.0)  # all is taken, and nothing waits
+    written = 300 * MUCH_BYTES
     # It has taken nothing since, however much it had taken before.
-    assert not look(300, 200, 13.5)
-    assert look(300, 150, 14.0)
+    assert not look(written, 200 * MUCH_BYTES, 13.5)
+    assert look(written, 150 * MUCH_BYTES, 14.0)
     # Half a second after the look before it was seen to go on, and then no more.
-    assert look(300, 150, 16.0)
-    assert not look(300, 150, 16.6)
-    assert look(300, 1, 20.0)
-    assert not look(300, 0, 21.0)
+    assert look(written, 150 * MUCH_BYTES, 16.0)
+    assert not look(written, 150 * MUCH_BYTES, 16.6)
+    assert look(written, MUCH_BYTES, 20.0)
+    assert not look(written, MUCH_BYTES - 1, 21.0)  # as at any moment at which something is sent
+    assert progress.waited_s == 20.0
