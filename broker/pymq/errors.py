@@ -338,6 +338,9 @@ class NoPermission(BrokerError, code=16):
 class TopicNotExist(BrokerError, code=17, retriable=True):
     """TOPIC_NOT_EXIST: no such topic, or no route to it."""
 
+    #: True: all name servers were asked, and none of them knows the topic.
+    is_certain = False
+
 
 class PullOffsetMoved(BrokerError, code=21):
     """PULL_OFFSET_MOVED: the offset asked for is outside the queue."""

@@ -396,6 +396,34 @@ def test_the_name_of_a_queue_is_free_again_when_it_is_deleted(cluster: Cluster) 
         assert not clients._queues and not clients._known and not clients._consumers
 
 
+def test_what_was_taken_of_a_queue_is_finished_after_it_is_deleted(cluster: Cluster) -> None:
+    """And leaves nothing open."""
+    with connection(cluster, visibility_timeout=VISIBLE_S) as conn, conn.channel() as channel:
+        queue = kombu.Queue("a.b", routing_key="a.b")(channel)
+        queue.declare()
+        with conn.Producer() as producer:
+            for name in ("done", "again"):
+                producer.publish(name, routing_key="a.b")
+        taken: dict[object, Any] = {}
+
+        def take() -> bool:
+            if (message := queue.get()) is not None:
+                taken[message.payload] = message
+            return message is not None
+
+        for _ in range(2):
+            until(take, "it is taken")
+        clients = channel.clients
+        assert clients._consumers
+        channel.queue_delete("a.b")
+        taken.pop("done").ack()
+        taken.pop("again").requeue()
+        assert not clients._consumers
+        cluster.clock.advance(VISIBLE_S)
+        until(take, "it comes again")
+        assert list(taken) == ["again"]
+
+
 def test_a_queue_that_is_not_empty_may_be_kept(cluster: Cluster) -> None:
     with (
         connection(cluster) as conn,

@@ -137,10 +137,11 @@ def pieces(table: Any) -> Iterator[tuple[int, dict[str, Any]]]:
         LocalProtocolError: a row cannot be a message; the text names it.
     """
     rows = max(1, min(ROWS_MAX, BYTES_MAX * len(table) // max(table.nbytes, 1)))
+    measured = _with_measured_dictionaries(table.column("body"))
     for start in range(0, len(table), rows):
         part = table.slice(start, rows)
         # Those rows may be the table's large ones: Arrow joins no more than 2 GiB.
-        sizes = _body_bytes(part.column("body"))
+        sizes = _body_bytes(measured.slice(start, rows))
         for low, high in cuts(sizes, rows_max=rows, bytes_max=2 * BYTES_MAX):
             piece, first = part.slice(low, high - low), start + low
             columns = {
@@ -152,17 +153,36 @@ def pieces(table: Any) -> Iterator[tuple[int, dict[str, Any]]]:
             yield first, columns
 
 
-def _body_bytes(chunked: Any) -> Longs:
-    """Return the bytes of each row's body, whatever their type; there may be any number."""
-    found = []
-    for chunk in chunked.chunks:
-        is_dictionary = pa.types.is_dictionary(chunk.type)
-        values = chunk.dictionary if is_dictionary else chunk
-        lengths = pc.binary_length(values.cast(pa.large_binary()))
-        if is_dictionary:
-            lengths = lengths.take(chunk.indices)
-        found.append(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False))
-    return np.concatenate(found)
+def _with_measured_dictionaries(chunked: Any) -> Any:
+    """Return a column as it is, or, of one with dictionaries, the lengths in place of the values.
+
+    Each part of it has the whole dictionary, which is to be measured once.
+    """
+    if not pa.types.is_dictionary(chunked.type):
+        return chunked
+    chunks = [
+        pa.DictionaryArray.from_arrays(chunk.indices, _lengths(chunk.dictionary))
+        for chunk in chunked.chunks
+    ]
+    return pa.chunked_array(chunks, pa.dictionary(chunked.type.index_type, pa.int64()))
+
+
+def _lengths(values: Any) -> Any:
+    return pc.binary_length(values.cast(pa.large_binary()))
+
+
+def _body_bytes(measured: Any) -> Longs:
+    """Return the bytes of each row's body, whatever their type; there may be any number.
+
+    Args:
+        measured: of ``_with_measured_dictionaries``.
+    """
+    is_dictionary = pa.types.is_dictionary(measured.type)
+    found = [
+        pc.fill_null(chunk.dictionary_decode() if is_dictionary else _lengths(chunk), 0)
+        for chunk in measured.chunks
+    ]
+    return np.concatenate([one.to_numpy(zero_copy_only=False) for one in found])
 
 
 def _column(name: str, chunked: Any, first: int) -> Any:
@@ -187,7 +207,12 @@ def _cast(chunked: Any, kind: Any) -> Any:
 
 
 def _joined_keys(lists: Any, first: int) -> Any:
-    """Return each row's keys as ``join_keys`` does, binary; nulls are left out."""
+    """Return each row's keys as ``join_keys`` does, binary; nulls are left out.
+
+    What lies beneath a null list is not looked at.
+    """
+    if lists.null_count:
+        lists = lists.take(pa.array(np.arange(len(lists))))
     keys = lists.flatten()
     row = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
     wrong = pc.or_(pc.equal(pc.binary_length(keys), 0), pc.match_substring(keys, " "))

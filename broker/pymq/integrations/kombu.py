@@ -132,14 +132,15 @@ class Channel(virtual.Channel):
         """
         if (taken := self._taken.pop(delivery_tag, None)) is not None:
             message, topic = taken
-            self.clients.consumer(topic).ack(message)
+            with self.clients.settling(topic) as consumer:
+                consumer.ack(message)
 
     def put_back(self, delivery_tag: str) -> None:
         """Have a message handed out again soon; if that fails, after its time."""
         if (taken := self._taken.pop(delivery_tag, None)) is not None:
             message, topic = taken
-            with contextlib.suppress(PymqError):
-                self.clients.consumer(topic).change_invisible(message, PUT_BACK_S)
+            with contextlib.suppress(PymqError), self.clients.settling(topic) as consumer:
+                consumer.change_invisible(message, PUT_BACK_S)
 
     def exchange_declare(
         self, exchange: Any = None, type: Any = "direct", *args: Any, **kwargs: Any

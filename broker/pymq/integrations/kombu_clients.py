@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kombu.exceptions import ChannelError
@@ -86,9 +86,7 @@ class Clients:
             return
         self._queues.pop(topic, None)
         self._known.pop(topic, None)
-        if (consumer := self._consumers.pop(topic, None)) is not None:
-            with contextlib.suppress(PymqError):
-                consumer.close()
+        self._close_consumer(topic)
 
     def _name(self, queue: str) -> str:
         return _ILLEGAL.sub("-", self._prefix + queue)
@@ -125,6 +123,21 @@ class Clients:
             )
             self._consumers[topic] = consumer.subscribe(topic).start()
         return self._consumers[topic]
+
+    @contextlib.contextmanager
+    def settling(self, topic: str) -> Iterator[blocking.SimpleConsumer]:
+        """Yield what settles a message that was taken; of a topic that is left, for that only."""
+        is_left = topic not in self._consumers
+        try:
+            yield self.consumer(topic)
+        finally:
+            if is_left:
+                self._close_consumer(topic)
+
+    def _close_consumer(self, topic: str) -> None:
+        if (consumer := self._consumers.pop(topic, None)) is not None:
+            with contextlib.suppress(PymqError):
+                consumer.close()
 
     def create(self, topic: str) -> None:
         """Create a topic that is not there, and the group, where brokers answer.

@@ -275,9 +275,9 @@ def _lost(
                 if found is not None:
                     return found
         case spark.ArrayType():
-            rows = rows.repeat(np.diff(values.offsets.to_numpy()))
+            offsets = values.offsets.to_numpy()
+            rows, items = rows.repeat(np.diff(offsets)), values.values[offsets[0] : offsets[-1]]
             where = f"{path}.element"
-            items = values.flatten()
             return _lost(items, rows, kind.elementType, where, nullable=kind.containsNull)
         case spark.MapType():
             offsets = values.offsets.to_numpy()

@@ -1,7 +1,11 @@
 """Parts of tables: of bounded size wherever the large rows stand."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pymq.columns import table as tables
@@ -48,6 +52,45 @@ def test_a_dictionary_of_nothing() -> None:
     body = pa.array([None, None], pa.string()).dictionary_encode()
     with pytest.raises(LocalProtocolError, match="row 0: body is null or empty"):
         list(pieces(pa.table({"body": body})))
+
+
+def test_a_dictionary_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has all of it, however few of its values the part's rows are."""
+    measured: list[int] = []
+
+    def binary_length(values: Any) -> Any:
+        measured.append(len(values))
+        return pc.binary_length(values)
+
+    counting = SimpleNamespace(**vars(pc) | {"binary_length": binary_length})
+    monkeypatch.setattr(tables, "pc", counting)
+    monkeypatch.setattr(tables, "ROWS_MAX", 100)
+    values = pa.array([f"body {n}" for n in range(1000)])
+    rows = np.arange(300, dtype=np.int32) * 3
+    body = pa.DictionaryArray.from_arrays(pa.array(rows), values)
+    found = list(pieces(pa.table({"body": body})))
+    assert [first for first, _ in found] == [0, 100, 200]
+    bodies = [one for _, columns in found for one in columns["body"].to_pylist()]
+    assert bodies == [b"body %d" % n for n in rows]
+    assert measured == [1000]
+
+
+@pytest.mark.parametrize("of", [pa.ListArray, pa.LargeListArray], ids=lambda one: one.__name__)
+def test_keys_beneath_a_null_list_are_not_looked_at(of: Any) -> None:
+    offsets = pa.array([0, 1, 3], pa.int32() if of is pa.ListArray else pa.int64())
+
+    def table(*keys: str | None) -> pa.Table:
+        lists = of.from_arrays(offsets, pa.array(keys), mask=pa.array([True, False]))
+        return pa.table({"body": [b"0", b"1"], "keys": lists})
+
+    for keys, wanted in [(("bad key", "y", None), b"y"), (("x", "y", "z"), b"y z")]:
+        ((_, found),) = pieces(table(*keys))
+        joined = found["keys"].to_pylist()
+        assert not joined[0] and joined[1] == wanted
+        ((_, found),) = pieces(table(*keys).slice(1))
+        assert found["keys"].to_pylist() == [wanted]
+    with pytest.raises(LocalProtocolError, match="row 1: key 'bad key'"):
+        list(pieces(table("x", "y", "bad key")))
 
 
 def test_a_part_of_an_array_of_more_than_two_gib() -> None:

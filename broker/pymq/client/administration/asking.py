@@ -88,8 +88,7 @@ class Asking:
         try:
             found = await self.name_servers(lambda: operations.route(topic))
         except TopicNotExist as error:
-            notes = getattr(error, "__notes__", ())
-            raise no_route(topic, self.pool.name_servers, notes) from error
+            raise no_route(topic, self.pool.name_servers, error) from error
         return existing_route(topic, found)
 
     # --- brokers

@@ -7,15 +7,17 @@ not there, and leave a share of the queues to it for two minutes.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from pymq.client import operations
 from pymq.client.cluster.live_routes import LiveRoutes
 from pymq.client.cluster.name_servers import Connections
 from pymq.client.cluster.routes import MASTER_ID
-from pymq.errors import PymqError, RequestTimeout
+from pymq.errors import ClientClosed, PymqError, RequestTimeout
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
@@ -59,6 +61,11 @@ class Heartbeats:
         self._troubles = SaidOnce(_log)
         #: Heartbeats that are not answered, by broker.
         self._under_way: dict[str, set[_Heartbeat]] = {}
+        #: Since when a broker answers no heartbeats, on the loop's clock, by address.
+        self._unanswered_s: dict[str, float] = {}
+        #: What brokers say with each answer. Of a connection, because another broker may run at the
+        #: address later.
+        self._versions: weakref.WeakKeyDictionary[AsyncChannel, int] = weakref.WeakKeyDictionary()
         self._is_leaving = False
 
     def broker_addresses(self) -> set[str]:
@@ -96,20 +103,35 @@ class Heartbeats:
         """Tell one broker that we live; return whether it heard it."""
         if self._is_leaving:
             return False
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watch(address, ended)
-        try:
+        with self._watching(address):
             return await self._send(address)
-        finally:
-            ended.set_result(None)
 
     async def ask_version(self, channel: AsyncChannel) -> int:
         """Return the version of RocketMQ's protocol that a broker has, or acts as.
 
+        It is asked with a heartbeat, unless one was answered on this connection before.
+
         Raises:
-            PymqError: it does not say.
+            PymqError: it does not say, or it was told that we go.
         """
-        return await self._connections.ask(channel, self._operation())
+        if channel not in self._versions:
+            if self._is_leaving:
+                raise ClientClosed(f"the client is closing; {channel.peer} is not asked any more")
+            with self._watching(channel.address):
+                await self._ask(channel)
+        return self._versions[channel]
+
+    async def _ask(self, channel: AsyncChannel) -> None:
+        self._versions[channel] = await self._connections.ask(channel, self._operation())
+
+    @contextlib.contextmanager
+    def _watching(self, address: str) -> Iterator[None]:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watch(address, ended)
+        try:
+            yield
+        finally:
+            ended.set_result(None)
 
     def _watch(self, address: str, heartbeat: _Heartbeat) -> None:
         under_way = self._under_way.setdefault(address, set())
@@ -120,11 +142,11 @@ class Heartbeats:
         connections = self._connections
         sent_s = asyncio.get_running_loop().time()
         try:
-            await connections.ask(await connections.channel(address), self._operation())
+            await self._ask(await connections.channel(address))
         except RequestTimeout as error:
             channel = connections.open_channel(address)
             if channel is not None and (channel.read_at >= sent_s or channel.is_taking(SILENT_S)):
-                _log.debug("%s: it is busy with what was sent before", error)
+                self._say_unanswered(address, sent_s, error)
                 return False
             self._troubles.warn(address, "%s; the connection is given up", error)
             if channel is not None:
@@ -133,8 +155,22 @@ class Heartbeats:
         except PymqError as error:
             _log.debug("no heartbeat: %s", error)  # Whoever needs the broker says that it is away.
             return False
+        self._unanswered_s.pop(address, None)
         self._troubles.over(address, "%s answers heartbeats again", address)
         return True
+
+    def _say_unanswered(self, address: str, sent_s: float, error: RequestTimeout) -> None:
+        """One may wait behind much that was sent before it; two in a row are a danger."""
+        now_s = asyncio.get_running_loop().time()
+        if sent_s < self._unanswered_s.setdefault(address, now_s):
+            _log.debug("%s; the connection is in use, and is kept", error)
+            return
+        text = (
+            "%s; nor was the one before answered. The connection is in use, and is kept, but a "
+            "broker that hears no heartbeats for two minutes forgets the client, and a consumer "
+            "gets no queues then"
+        )
+        self._troubles.warn(address, text, error)
 
     async def unregister(self, timeout_s: float) -> None:
         """Tell the brokers that we go, and send no more heartbeats.

@@ -110,7 +110,7 @@ class LiveRoutes:
         if known is not None:
             return known
         if error is None or isinstance(error, TopicNotExist):
-            missing = no_route(topic, self._name_servers.addresses, getattr(error, "__notes__", ()))
+            missing = no_route(topic, self._name_servers.addresses, error)
             if missing.is_certain and create_queue_count is not None:
                 missing.is_certain = await self._knows_master()
             raise missing
@@ -164,12 +164,11 @@ class LiveRoutes:
         except PymqError as error:
             # Also when the topic has no route any more the old one is kept, as official
             # clients do: a broker that restarts comes back to it.
-            is_missing = isinstance(error, TopicNotExist)
-            if is_missing:
+            if isinstance(error, TopicNotExist):
                 self._table.miss(topic)
-            is_certain = not getattr(error, "__notes__", ())  # all name servers say so
+            is_gone = isinstance(error, TopicNotExist) and error.is_certain
             now_s = self._clock.monotonic_s()
-            if self._table.keep_watched(topic, now_s, is_missing=is_missing and is_certain):
+            if self._table.keep_watched(topic, now_s, is_missing=is_gone):
                 self._read_at.pop(topic, None)
                 self._changed(topic)
             return error

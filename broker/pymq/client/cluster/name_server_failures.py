@@ -27,15 +27,18 @@ class NameServerFailures:
     def error(self) -> PymqError:
         """Return what to raise when the last one has failed, too.
 
-        TopicNotExist if any of them does not know the topic, else the first refusal; notes give
-        the other failures. ConnectionFailed with all of them if none answered.
+        TopicNotExist if any of them does not know the topic, certain if none does, else the first
+        refusal; notes give the other failures. ConnectionFailed with all of them if none answered.
         """
         for kind in (TopicNotExist, BrokerError):
             for error in self._errors:
                 if isinstance(error, kind):
-                    for other in self._errors:
-                        if not isinstance(other, TopicNotExist) and other is not error:
+                    others = [one for one in self._errors if not isinstance(one, TopicNotExist)]
+                    for other in others:
+                        if other is not error:
                             error.add_note(str(other))
+                    if isinstance(error, TopicNotExist):
+                        error.is_certain = not others
                     return error
         reasons = "; ".join(map(str, self._errors))
         return ConnectionFailed(

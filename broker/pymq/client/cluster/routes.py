@@ -14,7 +14,7 @@ Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishI
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pymq.errors import ConfigurationError, RemoteProtocolError, RouteNotFound
+from pymq.errors import ConfigurationError, RemoteProtocolError, RouteNotFound, TopicNotExist
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import Permission
 from pymq.protocol.names import DEAD_LETTER_PREFIX
@@ -217,15 +217,17 @@ def has_master(info: ClusterInfo) -> bool:
 
 
 def no_route(
-    topic: str, name_servers: Sequence[str], failures: Sequence[str] = ()
+    topic: str, name_servers: Sequence[str], missing: TopicNotExist | None = None
 ) -> RouteNotFound:
     """Return the error for a topic that no name server has a route of.
 
     Args:
         topic: which.
         name_servers: ``host:port`` of each.
-        failures: why some of them could not be asked.
+        missing: what ``NameServerFailures`` has made of their answers; ``None``: nothing.
     """
+    is_certain = missing is not None and missing.is_certain
+    failures = () if is_certain else getattr(missing, "__notes__", ())
     unasked = f" (not all of them could be asked: {'; '.join(failures)})" if failures else ""
     if topic.startswith(DEAD_LETTER_PREFIX):
         group = topic.removeprefix(DEAD_LETTER_PREFIX)
@@ -242,7 +244,7 @@ def no_route(
         f"topic {topic!r}: no name server of [{', '.join(name_servers)}] knows a broker for it"
         f"{unasked}; {advice}"
     )
-    error.is_certain = not failures
+    error.is_certain = is_certain
     return error
 
 

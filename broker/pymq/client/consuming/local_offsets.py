@@ -170,9 +170,10 @@ class LocalQueueOffsets:
         """Look it up."""
         return await self._offsets.read(self._queue)
 
-    def commit_nowait(self, offset: int) -> None:
+    def commit_nowait(self, offset: int) -> bool:
         """Have it written soon."""
         self._offsets.set(self._queue, offset)
+        return True
 
     async def commit(self, offset: int) -> None:
         """Write it."""

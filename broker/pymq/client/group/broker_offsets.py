@@ -22,8 +22,12 @@ class QueueOffsets(Protocol):
             PymqError: it cannot be found out.
         """
 
-    def commit_nowait(self, offset: int) -> None:
-        """Commit without waiting, if there is something new, or now and then."""
+    def commit_nowait(self, offset: int) -> bool:
+        """Commit without waiting, if there is something new, or now and then.
+
+        Returns:
+            Has its keeper been told this offset, now or before?
+        """
 
     async def commit(self, offset: int) -> None:
         """Commit for good.
@@ -63,17 +67,19 @@ class BrokerOffsets:
             self._note(offset)
         return offset
 
-    def commit_nowait(self, offset: int) -> None:
-        """Tell the broker, without waiting for an answer."""
+    def commit_nowait(self, offset: int) -> bool:
+        """Tell the broker, without waiting for an answer, if there is a connection."""
         if offset == self._committed and time.monotonic() < self._commit_again_s:
-            return
+            return True
         route = self._pool.routes.find(self._queue.topic)
         address = route.masters().get(self._queue.broker_name) if route is not None else None
         channel = self._pool.open_channel(address)
-        if channel is not None:
-            operation = operations.update_offset(self._group, self._queue, offset)
-            channel.send_one_way(operation.request)
-            self._note(offset)
+        if channel is None:
+            return False
+        operation = operations.update_offset(self._group, self._queue, offset)
+        channel.send_one_way(operation.request)
+        self._note(offset)
+        return True
 
     async def commit(self, offset: int) -> None:
         """Commit, look whether it is there, and if it is not, commit again.

@@ -176,13 +176,14 @@ class QueueReader:
             self.queue, self._pool, self.offsets, start=self._start, left_at=self._left_at
         )
 
-    def commit_nowait(self) -> None:
-        """Commit without waiting, if there is something new, or now and then."""
+    def commit_nowait(self) -> bool:
+        """Commit without waiting, if need be; return whether ``offsets`` has been told all."""
         if self.is_in_doubt:
             if self._is_waiting:
                 self._interrupt()  # It is to be looked whether the queue may be committed.
         elif self.process_queue is not None and time.monotonic() >= self._quiet_until_s:
-            self.offsets.commit_nowait(self.process_queue.commit_offset)
+            return self.offsets.commit_nowait(self.process_queue.commit_offset)
+        return False
 
     async def commit(self) -> None:
         """Commit for good.

@@ -14,6 +14,7 @@ from pymq.client import operations
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.errors import BrokerError, LocalProtocolError, PymqError
+from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.codes import MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
@@ -285,9 +286,17 @@ class FailedMessages:
             if self._max_reconsume_times is not None or error.code != ResponseCode.SYSTEM_ERROR:
                 raise
             # The others mean something else with it, perhaps that it is stored and not flushed.
-            if await self._pool.heartbeats.ask_version(channel) >= MQ_VERSION_OWN_TIMES:
+            if not await self._needs_times(channel):
                 raise
             await send_back(OLD_TIMES_MAX)
+
+    async def _needs_times(self, channel: AsyncChannel) -> bool:
+        try:
+            version = await self._pool.heartbeats.ask_version(channel)
+        except PymqError as error:
+            _log.debug("whether a broker has the tries of its groups is not known: %s", error)
+            return False
+        return version < MQ_VERSION_OWN_TIMES
 
     def _try_again(self, delivery: Delivery) -> None:
         if delivery.is_held:

@@ -9,8 +9,9 @@ class ToldOffsets(BrokerOffsets):
     ``PullReader.commit_offset`` is what the program has called.
     """
 
-    def commit_nowait(self, offset: int) -> None:
+    def commit_nowait(self, offset: int) -> bool:
         """Nobody said so."""
+        return False
 
     async def commit(self, offset: int) -> None:
         """Nobody said so."""

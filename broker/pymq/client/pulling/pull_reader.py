@@ -58,7 +58,7 @@ class PullReader(QueueReader):
         self._is_divided = is_divided
         #: Is it where its program has sent it, and may not be committed yet?
         self._is_chosen = begin_at is not None
-        #: Was that committed since, without an answer?
+        #: Was that committed since, without an answer, and no pull was begun after that?
         self._is_told = False
 
     @property
@@ -137,10 +137,10 @@ class PullReader(QueueReader):
         """
         return self._is_divided and not self._is_chosen and super().is_in_doubt
 
-    def commit_nowait(self) -> None:
-        """Commit without waiting, if there is something new, or now and then."""
-        super().commit_nowait()
-        self._is_told = self._pulled_over is not None and self._pulled_over.is_open
+    def commit_nowait(self) -> bool:
+        """Commit without waiting, if need be; return whether the broker has been told all."""
+        self._is_told = super().commit_nowait()
+        return self._is_told
 
     async def commit_offset(self, offset: int) -> None:
         """Commit an offset, and see that the broker has taken it.
@@ -176,10 +176,13 @@ class PullReader(QueueReader):
         return await self._buffer.wait_room(process_queue)  # Who polls decides on the pace.
 
     async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
-        is_told = self._is_told
+        # One that fails says nothing of the commit, which may have been lost with it.
+        is_told, self._is_told = self._is_told, False
         result = await super()._pull(process_queue, room)
-        if is_told:
-            self._is_chosen = False  # The commit came before the pull, over its connection.
+        # The commit was sent before the pull, and over its connection unless a slave is read. It
+        # is not of where we are if that was chosen while the pull was under way.
+        if is_told and not process_queue.dropped:
+            self._is_chosen = False
         return result
 
     def _pull_bytes(self) -> int:

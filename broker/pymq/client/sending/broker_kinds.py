@@ -27,7 +27,6 @@ class BrokerKinds:
 
     def __init__(self, pool: ClientPool) -> None:
         self._pool = pool
-        self._versions: weakref.WeakKeyDictionary[AsyncChannel, int] = weakref.WeakKeyDictionary()
         self.takers: weakref.WeakKeyDictionary[AsyncChannel, bool] = weakref.WeakKeyDictionary()
 
     async def takes_records(self, channel: AsyncChannel) -> bool:
@@ -48,11 +47,8 @@ class BrokerKinds:
             ConfigurationError: it would ignore it.
             PymqError: it does not say.
         """
-        version = self._versions.get(channel)
-        if version is None:
-            with before_sending():
-                version = await self._pool.heartbeats.ask_version(channel)
-            self._versions[channel] = version
+        with before_sending():
+            version = await self._pool.heartbeats.ask_version(channel)
         if version < least:
             raise ConfigurationError(
                 f"{channel.peer} has version {version} of RocketMQ's protocol, expected at least "

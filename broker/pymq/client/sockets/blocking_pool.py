@@ -214,7 +214,7 @@ class BlockingPool:
                 return answer
         failed = failures.error()
         if isinstance(failed, TopicNotExist):
-            raise no_route(topic or "?", self._name_servers, getattr(failed, "__notes__", ()))
+            raise no_route(topic or "?", self._name_servers, failed)
         raise failed
 
     def _check_name_server(self, address: str) -> None:

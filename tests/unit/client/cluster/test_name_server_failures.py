@@ -31,10 +31,13 @@ def test_one_that_does_not_know_the_topic_counts_most(order: tuple[int, ...]) ->
     error = the_error(*(failures[at] for at in order))
     assert error is failures[1]
     assert sorted(error.__notes__) == sorted(str(failures[at]) for at in (0, 2))
+    assert isinstance(error, TopicNotExist) and not error.is_certain
 
 
 def test_that_others_do_not_know_it_either_is_no_failure() -> None:
-    assert not hasattr(the_error(unknown(), unknown()), "__notes__")
+    error = the_error(unknown(), unknown())
+    assert isinstance(error, TopicNotExist) and error.is_certain
+    assert not hasattr(error, "__notes__")
 
 
 def test_a_refusal_counts_more_than_silence() -> None:

@@ -19,7 +19,7 @@ from pymq.client.cluster.routes import (
     pick_queue,
     provisional_route,
 )
-from pymq.errors import RemoteProtocolError, RouteNotFound
+from pymq.errors import RemoteProtocolError, RouteNotFound, TopicNotExist
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 
 READ_WRITE = 6
@@ -147,8 +147,13 @@ def test_a_missing_route_says_who_was_asked_and_what_to_do() -> None:
         assert part in text
     text = str(no_route("%DLQ%billing", ["n1:9876"]))
     assert "first dead letter of group 'billing'" in text and "topic create" not in text
-    text = str(no_route("T", ["n1", "n2"], ["n1 is away"]))
-    assert "not all of them could be asked: n1 is away" in text
+    missing = TopicNotExist("no route info", code=17)
+    missing.add_note("n1 is away")
+    error = no_route("T", ["n1", "n2"], missing)
+    assert "not all of them could be asked: n1 is away" in str(error) and not error.is_certain
+    missing.is_certain = True  # and the note says something else
+    error = no_route("T", ["n1", "n2"], missing)
+    assert "not all" not in str(error) and error.is_certain
 
 
 def test_the_turn_goes_round_and_avoids_what_failed() -> None:

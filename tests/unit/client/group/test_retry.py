@@ -10,7 +10,7 @@ import pytest
 from pymq.client.group.inbox import FlowLimits, Inbox
 from pymq.client.group.process_queue import ProcessQueue
 from pymq.client.group.retry import FailedMessages
-from pymq.errors import BrokerError, PymqError, SystemBusy
+from pymq.errors import BrokerError, PymqError, RequestTimeout, SystemBusy
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import ReceivedMessage
@@ -25,7 +25,7 @@ class FakePool:
     def __init__(self) -> None:
         self.heartbeats = self.network = self
         self.is_open = True
-        self.version = MQ_VERSION
+        self.version: int | PymqError = MQ_VERSION
         self.refusals: list[PymqError | None] = []
         self.asked: list[Any] = []
         self.loop = asyncio.get_running_loop()
@@ -40,6 +40,8 @@ class FakePool:
         return self.loop.create_task(work)
 
     async def ask_version(self, channel: None) -> int:
+        if isinstance(self.version, PymqError):
+            raise self.version
         return self.version
 
     async def ask(self, channel: None, operation: Any) -> None:
@@ -252,3 +254,18 @@ def test_brokers_that_need_a_number_of_tries_get_one(
         assert [one.get("maxReconsumeTimes") for one in fields] == sent
 
     asyncio.run(test())
+
+
+def test_the_reason_is_what_the_broker_said_first(caplog: pytest.LogCaptureFixture) -> None:
+    """Not that it does not say which version it has, either."""
+
+    async def test() -> None:
+        consumer = Consumer(1, None)
+        consumer.pool.version = RequestTimeout("broker:1 did not answer a heartbeat")
+        consumer.pool.refusals = [BrokerError("disk full", code=ResponseCode.SYSTEM_ERROR)]
+        await consumer.failed.handler_failed(consumer.deliveries, ValueError("x"))
+        assert "(disk full)" in consumer.inbox.why_unfinished(consumer.queue)
+
+    asyncio.run(test())
+    (record,) = caplog.records
+    assert record.getMessage().endswith("the broker does not take it back: disk full")
