@@ -159,12 +159,18 @@ else:
 
     def __getattr__(name: str) -> object:
         if name in ("allocation", "blocking", "selectors"):
-            return importlib.import_module(f"pymq.{name}")
+            return _module(f"pymq.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOME_OF.get(name, "pymq.errors")), name)
+        value = getattr(_module(_HOME_OF.get(name, "pymq.errors")), name)
         globals()[name] = value  # once: it may be used for every message
         return value
+
+    def _module(home: str) -> object:
+        try:
+            return importlib.import_module(home)
+        except AttributeError as error:  # ``from pymq import`` would leave out why
+            raise ImportError(f"{home}: {error}") from error
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

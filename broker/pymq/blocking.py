@@ -37,7 +37,11 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        home = importlib.import_module(f"pymq.client.threaded.{_HOME_OF[name]}")
+        path = f"pymq.client.threaded.{_HOME_OF[name]}"
+        try:
+            home = importlib.import_module(path)
+        except AttributeError as error:  # ``from pymq.blocking import`` would leave out why
+            raise ImportError(f"{path}: {error}") from error
         value = globals()[name] = getattr(home, name)
         return value
 

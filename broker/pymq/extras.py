@@ -1,4 +1,4 @@
-"""Packages that an installation without extras lacks, and the extra that installs each."""
+"""Packages that an installation without extras lacks, and what Windows lacks; what helps."""
 
 import importlib
 
@@ -14,21 +14,23 @@ _EXTRAS = {
     "faststream": "faststream",
     "kombu": "kombu",
 }
+#: Modules of Python that servers need, and Windows' does not have.
+_POSIX = frozenset(("fcntl", "resource"))
 
 
 class ExtraMissing(ModuleNotFoundError):
-    """A package is not installed; the message names it and the command that installs it."""
+    """A package is not there; the message names it and what installs it, or where it is."""
 
 
 def require(package: str, *, by: str) -> None:
-    """Import a package that one of our extras installs.
+    """Import a package that one of our extras installs, or a module that Windows lacks.
 
     Args:
         package: its name.
         by: who needs it, for the message.
 
     Raises:
-        ExtraMissing: it is not installed.
+        ExtraMissing: it is not installed, or cannot be.
         ModuleNotFoundError: it is, but something that it needs is not.
     """
     try:
@@ -38,12 +40,18 @@ def require(package: str, *, by: str) -> None:
 
 
 def named(error: ModuleNotFoundError, *, by: str) -> ModuleNotFoundError:
-    """Return an error that also says what to install; the same one if no extra of ours helps.
+    """Return an error that also says what helps; the same one if we do not know.
 
     Args:
         error: a failed import.
         by: who needed it, for the message.
     """
+    if error.name in _POSIX and not isinstance(error, ExtraMissing):
+        return ExtraMissing(
+            f"{by} needs Linux or macOS (on Windows: WSL, or a container): Python has no "
+            f"{error.name} here",
+            name=error.name,
+        )
     extra = _EXTRAS.get(error.name or "")
     if extra is None or isinstance(error, ExtraMissing):
         return error

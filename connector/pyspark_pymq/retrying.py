@@ -6,6 +6,7 @@ trust; Spark retries nothing on its driver, and in local mode no task either.
 
 import logging
 import select
+import socket
 import time
 
 from pymq.errors import PymqError
@@ -66,4 +67,8 @@ def pause(seconds: float) -> None:
 
     What is waited for is in another process, and does not announce itself.
     """
-    select.select((), (), (), seconds)
+    try:
+        select.select((), (), (), seconds)
+    except OSError:  # Windows wants a socket to wait for: one that nobody can reach
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            select.select((silent,), (), (), seconds)

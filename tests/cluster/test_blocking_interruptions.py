@@ -6,7 +6,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,8 +92,7 @@ def test_sockets_are_closed_when_connecting_is_interrupted(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, unreachable_address() as lost:
         before = len(os.listdir("/proc/self/fd"))
-        system = SimpleNamespace(poll=InterruptedPoll, POLLOUT=select.POLLOUT)
-        monkeypatch.setattr("pymq.net.connecting.select", system)
+        monkeypatch.setattr("pymq.net.connecting.new_poll", InterruptedPoll)
         with pytest.raises(KeyboardInterrupt) as caught:
             connect_sockets([listener.getsockname(), split_address(lost)], timeout_s=WAIT_S)
         # Its traceback keeps the sockets: they are not closed by being forgotten.

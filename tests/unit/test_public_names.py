@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import importlib
 import inspect
+import sys
 import textwrap
 import typing
 from collections.abc import Iterator
@@ -294,3 +295,33 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
         with pytest.raises(AttributeError, match="Prodcer"):
             importlib.import_module(name).Prodcer  # noqa: B018
     assert set(pymq.__all__) <= set(dir(pymq))
+
+
+class Lacking:
+    """Finds modules that ask, while they are imported, for what this system does not have."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self._home:
+            raise AttributeError("module 'os' has no attribute 'plan9'")
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "home"),
+    [
+        ("pymq", "Producer", "pymq.client.sending.producer"),
+        ("pymq", "selectors", "pymq.selectors"),
+        ("pymq.blocking", "Producer", "pymq.client.threaded.producer"),
+        ("pymq.testing", "Cluster", "pymq.testing.cluster"),
+    ],
+)
+def test_an_import_that_fails_says_why(
+    package: str, name: str, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(vars(importlib.import_module(package)), name, raising=False)
+    monkeypatch.delitem(sys.modules, home, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Lacking(home), *sys.meta_path])
+    with pytest.raises(ImportError, match=f"{home}: module 'os' has no attribute 'plan9'"):
+        exec(f"from {package} import {name}")

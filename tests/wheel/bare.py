@@ -141,3 +141,14 @@ def test_a_controller_needs_an_extra_for_etcd_alone() -> None:
 def test_a_name_server_needs_no_extra() -> None:
     done = command("namesrv", "--print-config")
     assert done.returncode == 0 and "listenPort=9876" in done.stdout, done.stderr
+
+
+def test_clients_need_no_module_that_windows_lacks_and_servers_say_so() -> None:
+    hidden = "import sys; sys.modules.update(dict.fromkeys(('fcntl', 'resource', 'termios'))); "
+    clients = hidden + "import pymq, pymq.blocking as b; [getattr(pymq, n) for n in pymq.__all__]"
+    clients += "; [getattr(b, n) for n in b.__all__]"
+    subprocess.run([sys.executable, "-c", clients], check=True)
+    server = hidden + "from pymq.cli.main import main; sys.exit(main(['namesrv']))"
+    done = subprocess.run([sys.executable, "-c", server], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("pymq: the name server needs Linux or macOS")

@@ -6,4 +6,5 @@ requests; ``state`` holds the tables that handlers read and write.
 
 from pymq import extras
 
+extras.require("fcntl", by="the broker")
 extras.require("numpy", by="the broker")

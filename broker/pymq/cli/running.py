@@ -20,6 +20,9 @@ _GC_ALLOCATIONS = 50_000
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 64 << 20
 _MAPPED_BYTES_MIN = 32 << 20
+#: Open files that are asked for where the hard limit is not granted: macOS has none, and grants
+#: 10240 (OPEN_MAX) or more.
+_FILE_COUNTS = (1 << 20, 1 << 18, 1 << 16, 1 << 14, 10_240, 4096, 1024)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -104,7 +107,17 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # macOS reports a hard limit that it does not grant
-        _log.debug("the limit of open files stays at %d: %s", soft, error)
+    cause: Exception | None = None
+    for count in (hard, *(one for one in _FILE_COUNTS if one > soft)):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+        except (OSError, ValueError) as error:
+            cause = error
+        else:
+            return
+    _log.warning(
+        "the limit of open files stays at %d: %s; connections are refused beyond half of that "
+        "(ulimit -n raises it)",
+        soft,
+        cause,
+    )

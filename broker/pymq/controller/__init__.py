@@ -11,6 +11,10 @@ that led at that moment, and every change is conditional on both.
 
 from typing import TYPE_CHECKING
 
+from pymq import extras
+
+extras.require("resource", by="the controller")
+
 if TYPE_CHECKING:
     from pymq.controller.config import ControllerConfig
     from pymq.controller.server import Controller

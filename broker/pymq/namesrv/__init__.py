@@ -7,6 +7,10 @@ registers with all of them, every client asks one.
 
 from typing import TYPE_CHECKING
 
+from pymq import extras
+
+extras.require("resource", by="the name server")
+
 if TYPE_CHECKING:
     from pymq.namesrv.config import NamesrvConfig
     from pymq.namesrv.server import NameServer

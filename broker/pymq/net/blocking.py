@@ -8,7 +8,6 @@ buffers of the channel: ``frame_input`` says how long these stay valid, which do
 channel is closed.
 """
 
-import select
 import socket
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from pymq.errors import (
 )
 from pymq.net.connecting import Peer, connect_sockets
 from pymq.net.frame_input import FrameInput
+from pymq.net.polling import READ, WRITE, new_poll
 from pymq.net.progress import kernel_bytes
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import request_name
@@ -68,10 +68,12 @@ class BlockingChannel:
         # Non-blocking: while data is there, each read costs one system call, not three.
         connection.setblocking(False)
         self._socket = connection
-        self._readable = select.poll()
-        self._readable.register(connection, select.POLLIN)
-        self._writable = select.poll()
-        self._writable.register(connection, select.POLLOUT)
+        self._readable = new_poll()
+        self._readable.register(connection, READ)
+        self._writable = new_poll()
+        self._writable.register(connection, WRITE)
+        #: Sends some of the first of several parts; Windows' Python has nothing for several.
+        self._send_some = getattr(connection, "sendmsg", lambda parts: connection.send(parts[0]))
         self._frame_bytes_max = frame_bytes_max
         # Was a request given up during which nothing was received, and has nothing come since?
         self._is_silent = False
@@ -140,7 +142,6 @@ class BlockingChannel:
         for (host, port), connection in connect_sockets(peers, timeout_s=timeout_s).items():
             peer, hint = join_address(host, port), peers[host, port]
             if isinstance(connection, socket.socket):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 found[host, port] = cls(
                     peer, connection, frame_bytes_max=frame_bytes_max, pending_max=pending_max
                 )
@@ -291,7 +292,7 @@ class BlockingChannel:
             parts = [memoryview(b"".join((prefix, body)))]
         while parts:
             try:
-                count = self._socket.sendmsg(parts)
+                count = self._send_some(parts)
             except BlockingIOError:
                 self._wait_writable(deadline_s)
                 deadline_s = _postponed_s(deadline_s, wait_s, last_s)

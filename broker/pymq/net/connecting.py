@@ -2,14 +2,18 @@
 
 import errno
 import os
-import select
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
+
+from pymq.net.polling import WRITE, new_poll
 
 #: Host (name or address) and port.
 Peer = tuple[str, int]
+
+#: What ``connect_ex`` returns while it is under way; Windows says that it would block.
+_UNDER_WAY: Final = {errno.EINPROGRESS, getattr(errno, "WSAEWOULDBLOCK", errno.EINPROGRESS)}
 
 
 def connect_sockets(
@@ -24,16 +28,17 @@ def connect_sockets(
         timeout_s: for each address.
 
     Returns:
-        For each peer its socket, non-blocking, which the caller owns; or why there is none.
+        For each peer its socket, non-blocking, without Nagle's delay, which the caller owns; or
+        why there is none.
     """
     found: dict[Peer, socket.socket | OSError | UnicodeError] = {}
     attempts: dict[int, _Attempt] = {}  # by file descriptor
-    poll = select.poll()
+    poll = new_poll()
 
     def begin(attempt: _Attempt) -> None:
         if attempt.begin():
             attempts[attempt.socket.fileno()] = attempt
-            poll.register(attempt.socket, select.POLLOUT)
+            poll.register(attempt.socket, WRITE)
         else:
             found[attempt.peer] = attempt.error
 
@@ -57,7 +62,7 @@ def connect_sockets(
             left_s = min(attempt.deadline_s for attempt in attempts.values()) - time.monotonic()
             for number, _ in poll.poll(max(0.0, left_s) * 1000):
                 code = attempts[number].socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                end(number, OSError(code, os.strerror(code)) if code else None)
+                end(number, _failure(code) if code else None)
             now_s = time.monotonic()
             for number in [n for n, one in attempts.items() if one.deadline_s <= now_s]:
                 end(number, TimeoutError(f"no answer within {timeout_s:g} s"))
@@ -101,14 +106,26 @@ class _Attempt:
                 continue
             try:
                 tried.setblocking(False)
+                # Before it is connected: macOS refuses options once the peer has closed.
+                tried.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 code = tried.connect_ex(address)
+            except OSError as error:
+                tried.close()
+                self.error = error
+                continue
             except BaseException:
                 tried.close()
                 raise
-            if code in (0, errno.EINPROGRESS):
+            if code == 0 or code in _UNDER_WAY:
                 self.socket = tried
                 self.deadline_s = time.monotonic() + self._timeout_s
                 return True
             tried.close()
-            self.error = OSError(code, os.strerror(code))
+            self.error = _failure(code)
         return False
+
+
+def _failure(code: int) -> OSError:
+    """Return the error of a code. Windows has texts of its own for those of sockets."""
+    texts: dict[int, str] = getattr(socket, "errorTab", {})
+    return OSError(code, texts.get(code) or os.strerror(code))

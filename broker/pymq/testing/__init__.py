@@ -34,7 +34,12 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"pymq.testing.{_HOMES[name]}"), name)
+        path = f"pymq.testing.{_HOMES[name]}"
+        try:
+            home = import_module(path)
+        except AttributeError as error:  # ``from pymq.testing import`` would leave out why
+            raise ImportError(f"{path}: {error}") from error
+        return getattr(home, name)
 
 
 __all__ = [

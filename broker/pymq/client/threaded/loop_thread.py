@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pymq.client.cluster.home import Process
 from pymq.client.cluster.pool import ClientPool
-from pymq.errors import ClientClosed, PymqError
+from pymq.errors import ClientClosed, ConfigurationError, PymqError
 
 C = TypeVar("C", bound="Client")
 T = TypeVar("T")
@@ -29,7 +29,11 @@ _within: ContextVar["LoopThread | None"] = ContextVar("_within", default=None)
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own.
+
+    Raises:
+        ConfigurationError: it would be a green one, in a thread that has a loop already.
+    """
 
     def __init__(self, name: str) -> None:
         #: A child made by ``fork`` has a copy of all this, but not the thread.
@@ -40,10 +44,25 @@ class LoopThread:
         self.closer: threading.Thread | None = None
         # What began before the end is cancelled. Reentrant: close() may come from a signal.
         self._lock = threading.RLock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_green = False
+        begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(begun,), name=name, daemon=True)
         self._thread.start()
+        begun.wait()
+        if self._is_green:
+            self._loop.close()
+            raise ConfigurationError(
+                f"{name}: threads are green here (gevent or eventlet has patched them), and those "
+                "of one thread of the system can have only one event loop, which another client "
+                "or the program has: use Celery's pool prefork or threads, gunicorn's worker "
+                "gthread or sync, or asyncio"
+            )
 
-    def _run(self) -> None:
+    def _run(self, begun: threading.Event) -> None:
+        self._is_green = _has_loop()
+        begun.set()
+        if self._is_green:
+            return
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
@@ -320,6 +339,15 @@ class Threaded(Generic[C]):
 
 #: Clients of the parent process and their threads, of which this one has copies.
 _of_parents: list[object] = []
+
+
+def _has_loop() -> bool:
+    """Does an event loop run in this thread of the system?"""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _nothing() -> None:

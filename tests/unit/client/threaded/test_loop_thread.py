@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pymq.client.threaded.loop_thread import Threaded
-from pymq.errors import ClientClosed
+from pymq.errors import ClientClosed, ConfigurationError
 
 DEADLINE_S = 300.0
 
@@ -98,6 +98,33 @@ def test_one_that_would_close_itself_stays_open() -> None:
     assert client.closed_count == 1
     with pytest.raises(ClientClosed, match="not open"):
         client._call(client.work())
+
+
+class GreenThread(threading.Thread):
+    """A thread as gevent and eventlet make them: in the thread that starts it."""
+
+    def start(self) -> None:
+        try:
+            self.run()
+        except RuntimeError:
+            pass  # only printed: a thread has nobody to tell
+
+
+def test_green_threads_are_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    async def begin() -> None:
+        """Another client's loop runs in this thread."""
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "Thread", GreenThread)
+            with pytest.raises(ConfigurationError, match=r"green .*gevent.* prefork or threads"):
+                client._start(client.work, "client")
+
+    asyncio.run(begin())
+    client.close()
+    client._start(client.work, "client")
+    assert client._call(client.work()) == 1
+    client.close()
 
 
 def test_who_closes_second_does_not_wait_for_ever(
