@@ -1,4 +1,4 @@
-"""For programs that use ``format("pymq")`` of PySpark: settings, registration, lag, offsets.
+"""For programs that use ``format("pymq")`` of PySpark: settings, threads, lag, offsets.
 
 ::
 
@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark_pymq.lag_listener import LagListener
     from pyspark_pymq.query_progress import StreamLag, lag, starting_offsets
-    from pyspark_pymq.session import register, tune
+    from pyspark_pymq.session import for_thread, register, tune
 else:
     import importlib
 
     _HOME_OF = {
         "LagListener": "pyspark_pymq.lag_listener",
         "StreamLag": "pyspark_pymq.query_progress",
+        "for_thread": "pyspark_pymq.session",
         "lag": "pyspark_pymq.query_progress",
         "register": "pyspark_pymq.session",
         "starting_offsets": "pyspark_pymq.query_progress",
@@ -41,4 +42,12 @@ else:
         return sorted({*globals(), *__all__})
 
 
-__all__ = ["LagListener", "StreamLag", "lag", "register", "starting_offsets", "tune"]
+__all__ = [
+    "LagListener",
+    "StreamLag",
+    "for_thread",
+    "lag",
+    "register",
+    "starting_offsets",
+    "tune",
+]

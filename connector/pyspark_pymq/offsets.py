@@ -20,6 +20,9 @@ Where a stream begins is determined once: asked for twice, "latest" would lose w
 between. But Spark journals only where a batch ends. So the initial offset carries
 ``"init": true``, the first batch ends where it started, without the mark, and is always empty. A
 queue that appears later is likewise journaled at its first message one batch before it is read.
+
+The latest offsets that a query reports have ``"left": {"topic": {"broker": [0, 1]}}``: queues that
+the checkpoint keeps and that are not read, because the options no longer choose them.
 """
 
 import re
@@ -136,6 +139,25 @@ def position_to_json(position: Position) -> dict[str, Any]:
         brokers = value.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
     return value
+
+
+def latest_to_json(bounds: Bounds, left: Iterable[MessageQueue]) -> dict[str, Any]:
+    """Return the JSON object of where queues end, and of those that are left out."""
+    value = position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
+    for queue in left:
+        brokers = value[RESERVED].setdefault("left", {}).setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, []).append(queue.queue_id)
+    return value
+
+
+def left_out(latest: Mapping[str, Any]) -> set[MessageQueue]:
+    """Return the queues that ``latest_to_json`` was told are left out."""
+    return {
+        MessageQueue(topic, broker_name, queue_id)
+        for topic, brokers in latest[RESERVED].get("left", {}).items()
+        for broker_name, queue_ids in brokers.items()
+        for queue_id in queue_ids
+    }
 
 
 def position_from_json(value: Any) -> Position:

@@ -13,12 +13,21 @@ from typing import Any
 from pymq.client.group.group_progress import QueueLag
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.offsets import RESERVED, Position, named, position_from_json, position_to_json
+from pyspark_pymq.offsets import (
+    RESERVED,
+    Position,
+    left_out,
+    named,
+    position_from_json,
+    position_to_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
     """How far a streaming query is behind what its pymq sources hold.
+
+    Queues that the checkpoint keeps, although the options no longer choose them, do not count.
 
     Attributes:
         query_id: which query; the same after a restart from its checkpoint.
@@ -60,10 +69,11 @@ def lag(progress: Any) -> StreamLag:
         if done is None:
             continue
         is_ours = True
-        latest = _position(source.get("latestOffset")) or Position({})
-        both = done.offsets.keys() & latest.offsets.keys()
-        unknown |= done.offsets.keys() ^ latest.offsets.keys()
-        queues += [QueueLag(q, latest.offsets[q], done.offsets[q], None) for q in both]
+        reported = _offset(source.get("latestOffset"))
+        ends = {} if reported is None else position_from_json(reported).offsets
+        read = done.offsets.keys() - (set() if reported is None else left_out(reported))
+        unknown |= read ^ ends.keys()
+        queues += [QueueLag(q, ends[q], done.offsets[q], None) for q in read & ends.keys()]
     if not is_ours:
         raise ConfigurationError("no source of the query is pymq, or none has ended a batch yet")
     return StreamLag(
@@ -132,10 +142,14 @@ def _sources(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _position(value: Any) -> Position | None:
     """Return an offset of ours; None for another source's."""
+    offset = _offset(value)
+    return None if offset is None else position_from_json(offset)
+
+
+def _offset(value: Any) -> dict[str, Any] | None:
+    """Return the JSON object of an offset of ours; None for another source's."""
     value = _parsed(value) if isinstance(value, str) else value
-    if not isinstance(value, dict) or RESERVED not in value:
-        return None
-    return position_from_json(value)
+    return value if isinstance(value, dict) and RESERVED in value else None
 
 
 def _parsed(text: str) -> Any:

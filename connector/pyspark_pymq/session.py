@@ -1,11 +1,12 @@
-"""Settings of a Spark session that the connector runs best with, and its explicit registration."""
+"""Settings of a session that the connector runs best with, its registration, other threads."""
 
+import functools
 import logging
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pyspark_pymq import DefaultSource
 from pyspark_pymq.travelling import travelling_source
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _Builder = TypeVar("_Builder", bound="SparkSession.Builder")
 
 #: What ``tune`` sets. Spark looks at them when its context starts, and never again.
@@ -72,7 +75,8 @@ def register(spark: "SparkSession") -> None:
     """Register ``format("pymq")`` explicitly; with Spark Connect as well. Idempotent.
 
     Spark finds an installed package by itself. It does not when pymq comes with ``--py-files`` or
-    ``addPyFile``, or another package named ``pyspark_...`` fails to be imported.
+    ``addPyFile``, or another package named ``pyspark_...`` fails to be imported. That it finds none
+    in a thread of the program's own is another matter: see ``for_thread``.
 
     Args:
         spark: the session.
@@ -88,6 +92,37 @@ def register(spark: "SparkSession") -> None:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         LOG.info('format("pymq") is registered already, since Spark found it by itself')
+
+
+def for_thread(spark: "SparkSession", function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function that can write with ``format("pymq")`` in a thread of the program's own.
+
+    ::
+
+        with ThreadPoolExecutor() as pool:
+            pool.submit(for_thread(spark, write), frame)
+
+    Spark looks for the sinks of Python in the active session, which new threads have not: what is
+    written there fails with DATA_SOURCE_NOT_FOUND. The function also takes along what is set in the
+    thread that calls this, such as the micro-batch that a function of ``foreachBatch`` is called
+    for: so call it there, once for each micro-batch.
+
+    Args:
+        spark: the session; in ``foreachBatch`` that of the rows, ``frame.sparkSession``.
+        function: what is to be called in threads.
+    """
+    from pyspark import inheritable_thread_target
+    from pyspark.sql import is_remote
+
+    @functools.wraps(function)
+    def with_session(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not is_remote():  # a client of Spark Connect names the session with all it asks
+            jvm_sessions = spark._get_j_spark_session_class(spark._jvm)
+            jvm_sessions.setActiveSession(spark._jsparkSession)
+        return function(*args, **kwargs)
+
+    found: Callable[_P, _T] = inheritable_thread_target(spark)(with_session)
+    return found
 
 
 def _is_running() -> bool:

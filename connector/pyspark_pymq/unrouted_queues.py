@@ -71,10 +71,15 @@ class UnroutedQueues:
         self._until_s = 0.0
 
     def known(self, routed: Collection[MessageQueue]) -> Bounds:
-        """Return the answers that can still be used: of queues that have no route now, either."""
+        """Return the answers that can still be used: of queues that have had no route since."""
         if self._monotonic_s() >= self._until_s:
-            return {}
-        return {queue: some for queue, some in self._bounds.items() if queue not in routed}
+            self.forget()
+        self._bounds = {q: some for q, some in self._bounds.items() if q not in routed}
+        return self._bounds
+
+    def forget(self) -> None:
+        """Have masters asked again."""
+        self._bounds = {}
 
     def ask(self, client: BulkClient, queues: Iterable[MessageQueue]) -> Bounds:
         """Return what ``master_bounds`` does, and keep it."""

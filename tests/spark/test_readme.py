@@ -35,8 +35,8 @@ def test_the_programs_of_the_documentation(pymq_cluster: Cluster, tmp_path: Path
         out = User(tmp_path, pymq_cluster.name_server).run_program(whole)
         counts = {
             topic: sum(end for _, end in client.bounds(client.read_queues(topic)).values())
-            for topic in ("answers", "report", "orders-json")
+            for topic in ("answers", "report", "orders-json", "copies", "archive")
         }
-    assert counts == {"answers": 1, "report": 2, "orders-json": 2}
+    assert counts == {"answers": 1, "report": 2, "orders-json": 2, "copies": 1, "archive": 1}
     assert len(re.findall(r"\| *orders\| *broker-a\|", out)) == 4, out  # queues
     assert re.search(r"\| *1\| *null\|", out, re.IGNORECASE), out  # a value without a price

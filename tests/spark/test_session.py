@@ -77,6 +77,58 @@ print("rows:", before, count(used), count(fresh))
 """
 
 
+THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pyspark.sql import SparkSession
+from pymq.spark import for_thread
+
+name_server, folder = sys.argv[1:]
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.local.dir", folder)
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+rows = spark.range(3).selectExpr("cast(id as string) as body")
+failures = iter([True])
+
+def write(frame, topic, **options):
+    writer = frame.write.format("pymq").mode("append").options(nameServer=name_server, topic=topic)
+    writer.options(**options).save()
+    return topic
+
+def write_twice(frame, number):
+    writes = for_thread(frame.sparkSession, write)
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(writes, frame, topic, txnAppId=topic) for topic in ("T2", "T3")]
+        assert sorted(one.result() for one in done) == ["T2", "T3"]
+    if next(failures, False):
+        raise ValueError("as wanted")
+
+def copy():
+    options = {"nameServer": name_server, "subscribe": "T1", "startingOffsets": "earliest"}
+    bodies = spark.readStream.format("pymq").options(**options).load().select("body")
+    writer = bodies.writeStream.foreachBatch(write_twice).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", folder + "/checkpoint").start()
+    query.awaitTermination()
+
+with ThreadPoolExecutor(2) as pool:
+    print("to", pool.submit(for_thread(spark, write), rows, topic="T1").result())
+try:
+    copy()
+except Exception as error:
+    print("failed", "as wanted" in str(error))
+copy()
+"""
+
+
+def test_writes_from_threads(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
+    """In ``foreachBatch`` they know which micro-batch it is, and do not write it twice."""
+    text = run_spark(THREADS, cluster, tmp_path)
+    assert "to T1\nfailed True\n" in text
+    for topic in ("T1", "T2", "T3"):
+        bounds = client.bounds(client.read_queues(topic))
+        assert sum(end for _, end in bounds.values()) == 3, topic
+
+
 def test_registering_is_idempotent(
     cluster: Cluster, client: BlockingClient, tmp_path: Path
 ) -> None:

@@ -2,9 +2,10 @@
 
 Name servers remember it (in the namespace ``PYMQ_SINKS`` of their KV config), so that a broker that
 is away while a query starts again is waited for, and not taken for one that never was. One of them
-that is away itself is told later. What they have forgotten the brokers know that are there. A sink
-that nobody knows gets one of those brokers of pymq that have the topic, the same for all tasks;
-that of a batch write only if all name servers say that they do not know it.
+that is away itself is told later. What they have forgotten, or tell differently, the brokers know
+that are there: a sink is where its last batch is. A sink that nobody knows gets one of those
+brokers of pymq that have the topic, the same for all tasks; that of a batch write only if all name
+servers say that they do not know it.
 
 Rows are written at least once if every broker of the topic has answered that it cannot do better.
 One that gives no answer, or that a route names and no name server knows any more, is waited for:
@@ -180,13 +181,16 @@ def _find(
     wanted = options.sink_broker
     if wanted is None and len(set(remembered.values())) == 1:
         wanted = next(iter(remembered.values()))
-    if wanted is not None and wanted in remembered.values():
+    if set(remembered.values()) == {wanted}:
         return wanted, remembered
     capable, found = _ask_all(client, identity.sink, masters)
-    if wanted is not None and set(found) - {wanted}:
+    # Where name servers do not agree, one may have missed that the sink has moved: from a broker
+    # that was lost, and may be back. It is where its last batch is.
+    others = found[:1] if wanted in remembered.values() else found
+    if wanted is not None and (elsewhere := [name for name in others if name != wanted]):
         raise ConfigurationError(
-            f"option sinkBroker={wanted}: sink {identity.sink} is at broker {found[0]}. Leave the "
-            f"option out; or, if what it has published there is of no use any more, run "
+            f"option sinkBroker={wanted}: sink {identity.sink} is at broker {elsewhere[0]}. Leave "
+            f"the option out; or, if what it has published there is of no use any more, run "
             f"`pymq sink forget {identity.sink}` first"
         )
     name = wanted or (found[0] if found else None)
@@ -245,8 +249,9 @@ def _address(name: str, masters: Mapping[str, str], identity: BatchIdentity) -> 
 def _ask_all(
     client: BulkClient, sink: str, masters: Mapping[str, str]
 ) -> tuple[list[str], list[str]]:
-    """Return the brokers that know of sinks, and those of them that know this one."""
-    capable, found = [], []
+    """Return the brokers that know of sinks; those that know this one, its last batch first."""
+    capable: list[str] = []
+    found: dict[str, tuple[int, int]] = {}
     for name in sorted(masters):
         try:
             rows = client.ask(masters[name], operations.show_sinks(sink))
@@ -254,8 +259,8 @@ def _ask_all(
             continue
         capable.append(name)
         if rows:
-            found.append(name)
-    return capable, found
+            found[name] = max((row.last.batch, row.decided_ms) for row in rows)
+    return capable, sorted(found, key=lambda name: found[name], reverse=True)
 
 
 def _candidates(

@@ -116,7 +116,9 @@ def of_job(options: SinkOptions, job: str, planned_ms: int) -> BatchIdentity:
         raise ConfigurationError(
             f"option txnVersion is missing: with txnAppId={options.txn_app_id} it tells which "
             "write this is, so that a repeated one is not written twice. Count it up with each "
-            "write (in foreachBatch it is the batch's id, if not given)"
+            "write. In foreachBatch set it to the batch's id, which the function gets: that is its "
+            "value if it is not given, but with Spark Connect and in threads of the function's own "
+            "Spark does not say which batch it is (pymq.spark.for_thread takes it along to threads)"
         )
     return BatchIdentity(
         options.txn_app_id,

@@ -21,6 +21,7 @@ from pyspark_pymq.offsets import (
     Bound,
     Bounds,
     Position,
+    latest_to_json,
     listed,
     position_from_json,
     position_to_json,
@@ -144,7 +145,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             position = position_from_json(start)
         else:
             position = self._planned or self._start()
-        self._check_checkpoint(position)
+        if not position.initial:
+            self._check_checkpoint(position)
         unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
         if position.initial:
             if unlimited:  # although ``getDefaultReadLimit`` said something else
@@ -174,7 +176,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         bounds = self._topics.known_bounds()
         if not bounds:
             return None
-        return position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
+        return latest_to_json(bounds, self._no_longer_chosen or ())
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Have the query end at what there is at its first question.
@@ -192,7 +194,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         is away by now must not be left out; and one of a topic that was created again.
         """
         begin, self._planned = position_from_json(start), position_from_json(end)
-        self._check_checkpoint(begin)
+        # Where a first batch starts, which was not done, is asked for again: these options choose.
+        self._check_checkpoint(self._planned)
         if begin == self._initial and not begin.initial and self._planned != self._ended:
             begin = self._with_all_queues(begin, self._planned)
         wanted = ranges(begin, self._planned)

@@ -118,7 +118,9 @@ class SubscribedTopics:
         self, position: Mapping[MessageQueue, int] | None, *, at_once: bool
     ) -> Bounds:
         """Ask everybody once, not too soon after the last question."""
-        if self._asked_at is not None and not at_once:
+        if at_once:
+            self._unrouted.forget()
+        elif self._asked_at is not None:
             rest_s = self._asked_at + self._pause_s - self._monotonic_s()
             if rest_s > 0:
                 self._wait(rest_s)
@@ -292,9 +294,7 @@ class SubscribedTopics:
             topic_ids |= answer.topic_ids
         self._topic_ids = topic_ids
         by_masters |= self._ask_masters(client, queues, found, failed)
-        self._from_masters = {
-            queue for queue in found if queue in by_masters or client.asks_master(queue)
-        }
+        self._from_masters = {q for q in found if q in by_masters or client.asks_master(q)}
         self._check_slaves(client, position, found, failed)
         for name in set(due) - set(failed):
             self._outages.ended(name)

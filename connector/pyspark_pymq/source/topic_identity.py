@@ -40,11 +40,13 @@ class TopicIdentity:
         self._topics = topics
         self._fail_on_data_loss = fail_on_data_loss
         self._otherwise = otherwise
+        self._told_unread: set[tuple[str, str]] = set()
 
     def others(self, position: Position, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
         """Return the queues of topics that were created again, sorted, by the last answer.
 
         If there are any, everybody is asked once more: some of that answer may be of before.
+        Topics of which nothing was read are only told, once.
 
         Args:
             position: where the stream stands.
@@ -54,6 +56,10 @@ class TopicIdentity:
             OffsetOutOfRange: there are some, and that is an error.
             PymqError: a broker refused.
         """
+        changed = _changed(position, self._topics.topic_ids)
+        if not changed:
+            return []
+        self._tell_unread(changed & {(q.topic, q.broker_name) for q in offsets} - _read(position))
         if not created_again(position, offsets, self._topics.topic_ids):
             return []
         self._topics.bounds(position.offsets, at_once=True)
@@ -72,6 +78,16 @@ class TopicIdentity:
             )
         return queues
 
+    def _tell_unread(self, topics: set[tuple[str, str]]) -> None:
+        """Log topics that were created again and had not been read."""
+        if new := topics - self._told_unread:
+            self._told_unread |= new
+            LOG.warning(
+                "%s: deleted, and created again, before anything was read from it; reading begins "
+                "at the first message of the new topic, and what the old one held was not read",
+                named_topics(new),
+            )
+
 
 def created_again(
     position: Position, offsets: Mapping[MessageQueue, int], topic_ids: TopicIds
@@ -85,9 +101,17 @@ def created_again(
         offsets: those of its offsets that count.
         topic_ids: of the topics there are.
     """
-    read = {(queue.topic, queue.broker_name) for queue, at in position.offsets.items() if at > 0}
-    others = {one for one in read if _is_another(position.topic_ids.get(one), topic_ids.get(one))}
+    others = _changed(position, topic_ids) & _read(position)
     return sorted(queue for queue in offsets if (queue.topic, queue.broker_name) in others)
+
+
+def _changed(position: Position, topic_ids: TopicIds) -> set[tuple[str, str]]:
+    before = position.topic_ids.items()
+    return {one for one, topic_id in before if _is_another(topic_id, topic_ids.get(one))}
+
+
+def _read(position: Position) -> set[tuple[str, str]]:
+    return {(queue.topic, queue.broker_name) for queue, at in position.offsets.items() if at > 0}
 
 
 def _is_another(before: str | None, now: str | None) -> bool:

@@ -40,6 +40,8 @@ _BLANKS = " \t\r\n"
 _DAY = f"^{DATE_PATTERN}$"
 _LOCAL = f"^{DATE_PATTERN}(?:{CLOCK_PATTERN})?$"
 _ZONED = f"^{DATE_PATTERN}{CLOCK_PATTERN}{ZONE_PATTERN}$"
+#: The digits of a decimal of 256 bits.
+_DIGITS_MAX = 76
 _FIRST_DAY, _LAST_DAY = TIME_MIN_US // 86_400_000_000, TIME_MAX_US // 86_400_000_000
 
 
@@ -216,6 +218,10 @@ def _read_as(given: spark.DataType) -> pa.DataType:
             return pa.list_(pa.field("element", _read_as(given.elementType)))
         case spark.FloatType():
             return pa.float64()
+        case spark.DecimalType():
+            # Arrow takes a number of so many digits, and multiplies it by the scale unchecked:
+            # what is too large has to be too large still, not what is left of it in 128 bits.
+            return pa.decimal256(_DIGITS_MAX - given.scale, given.scale)
         case spark.DateType() | spark.TimestampType() | spark.TimestampNTZType():
             return pa.string()
     return arrow_type(given)
@@ -225,7 +231,7 @@ def _check_numbers(array: pa.Array) -> None:
     """Check the numbers that Arrow's reader takes although their type cannot hold them.
 
     Raises:
-        pa.ArrowInvalid: a double is infinite, or a decimal has more digits than its type.
+        pa.ArrowInvalid: a double is infinite.
     """
     if pa.types.is_struct(array.type):
         for at in range(array.type.num_fields):
@@ -234,16 +240,16 @@ def _check_numbers(array: pa.Array) -> None:
         _check_numbers(array.values)
     elif pa.types.is_float64(array.type):
         _require(pc.all(pc.is_finite(array)))
-    elif pa.types.is_decimal(array.type):
-        array.validate(full=True)
 
 
 def _leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return floats of doubles, dates and times of strings.
+    """Return floats of doubles, decimals of longer ones, dates and times of strings.
 
     Raises:
         pa.ArrowInvalid: one is unusual or wrong.
     """
+    if pa.types.is_decimal(target):
+        return array.cast(target)
     if pa.types.is_float32(target):
         found = array.cast(target, safe=False)
         _require(pc.all(pc.is_finite(found)))

@@ -18,7 +18,7 @@ from pyspark_pymq.values.spark_types import arrow_type
 TYPE = struct_of_ddl(
     "a bigint, b string, c double, d boolean, e timestamp, f date, g decimal(6,2), h tinyint, "
     "i float, j array<int>, k struct<x int, y: array<struct<z string>>, v array<decimal(6,2)>>, "
-    "l timestamp_ntz"
+    "l timestamp_ntz, m decimal(38,18), n array<decimal(38,38)>"
 )
 
 
@@ -69,7 +69,7 @@ SCALARS = st.one_of(
         ]
     ),
 )  # fmt: skip
-NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "x", "y", "z"])
+NAMES = st.sampled_from([*"abcdefghijklm", *"xyz"])
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=4)),
@@ -96,6 +96,8 @@ FITTING = st.fixed_dictionaries(
         "j": st.lists(st.none() | st.integers(-9, 9), max_size=3),
         "k": st.fixed_dictionaries({"x": st.none() | st.integers(0, 9)}),
         "l": st.sampled_from(["2024-02-29T12:30:00", "2024-02-29", None]),
+        "m": st.integers(-(10**40), 10**40) | st.integers(10**20 - 9, 10**20 + 9).map(str),
+        "n": st.lists(st.none() | st.floats(-2, 2) | st.integers(-999, 999), max_size=2),
         "more": VALUES,
     },
 )
@@ -108,6 +110,11 @@ SPECIAL = [
     b'{"i":3.4028235677973366e38}', b'{"i":1.00000005960464477539062500000000001}',
     b'{"g":1e1}', b'{"g":1.250}', b'{"g":0.0000}', b'{"g":1e-2}', b'{"g":0e99}',
     b'{"g":1e99999999}', b'{"g":10000}', b'{"g":1e4}', b'{"g":"1e4"}', b'{"g":-9999.99}',
+    b'{"m":400000000000000000000}', b'{"m":4e20}', b'{"m":"-4e20"}', b'{"n":[0,123.456]}',
+    b'{"m":115792089237316195423570985008687907853}', b'{"m":99999999999999999999.5}',
+    b'{"m":' + b"9" * 77 + b"}", b'{"m":' + b"3" * 120 + b"}", b'{"m":1e58}', b'{"m":1e59}',
+    b'{"m":%d}' % (1 << 238), b'{"m":-%d}' % (1 << 237), b'{"n":[-%d]}' % (1 << 217),
+    b'{"m":0.' + b"0" * 70 + b"}", b'{"m":1.' + b"0" * 100 + b"}", b'{"m":1e-59}',
     b'{"k":{"v":[10000]}}', b'{"c":1.7976931348623159e308}', b'{"c":-1.7976931348623157e308}',
     b'{"e":"0000-12-31T23:59:59-01:00"}', b'{"h":128}', b'{"a":1.0}', b'{"a":9223372036854775808}',
     b'{"a":"1"}', b'{"b":1.50}', b'{"b":true}', b'{"b":{}}', b'{"\\u0061":7}', b"\xef\xbb\xbf{}",

@@ -6,12 +6,15 @@ import sys
 from typing import Any
 
 import pytest
-from tests.unit.connector.reading import B0, B1, Q0, Q1
+from tests.unit.connector.fake import FakeBroker
+from tests.unit.connector.reading import B0, B1, Q0, Q1, stream
 
 from pymq.errors import ConfigurationError
+from pymq.protocol.bodies import MessageQueue
 from pymq.spark import LagListener, StreamLag, lag, starting_offsets
 from pyspark_pymq.source.option_checks import source_options
 
+NEW = MessageQueue("orders-eu", "broker-a", 0)
 MARK = {"v": 1, "since": 17}
 #: A file of a checkpoint's directory "offsets", of a query with three sources.
 CHECKPOINT = """v1
@@ -69,6 +72,21 @@ def test_several_sources() -> None:
 def test_a_spark_that_asks_for_no_latest_offset() -> None:
     found = lag(report((ENDS, None)))
     assert found.queues == () and found.unknown == (Q0, Q1, B0) and found.total == 0
+
+
+def test_queues_that_are_no_longer_chosen_do_not_count(broker: FakeBroker) -> None:
+    """The checkpoint keeps them, and nobody asks where they end: for ever, so nothing is amiss."""
+    broker.add(NEW, *[(b"x", {})] * 3)
+    start = offsets(a={"0": 12, "1": 8}, b={"0": 4}) | {NEW.topic: {"broker-a": {"0": 1}}}
+    reader = stream(subscribe=NEW.topic, maxoffsetspertrigger="1")
+    end = reader.latestOffset(start)
+    latest = json.dumps(reader.reportLatestOffset())
+    found = lag(report((json.dumps(end), latest)))
+    assert [(one.queue, one.lag) for one in found.queues] == [(NEW, 1)]
+    assert found.unknown == ()
+    # A broker that is away is another matter.
+    end["orders-eu"]["broker-b"] = {"0": 7}
+    assert lag(report((end, latest))).unknown == (MessageQueue(NEW.topic, "broker-b", 0),)
 
 
 @pytest.mark.parametrize("wrong", ["", "[]", "{}", None, 17, "v1"])

@@ -174,6 +174,26 @@ def test_a_topic_that_has_no_route_yet(broker: FakeBroker, clock: Time) -> None:
     assert reader.latestOffset(position)["orders-soon"] == {"broker-a": {"0": 0}}
 
 
+@pytest.mark.parametrize("is_routed_between", [True, False])
+def test_a_route_that_comes_and_goes_within_a_moment(
+    broker: FakeBroker, is_routed_between: bool
+) -> None:
+    """What the master said while there was no route is older than where the query stands now."""
+    reader = stream()
+    position = offsets(15, 10)
+    broker.registered.add("broker-a")
+    broker.unrouted.add("broker-a")
+    assert reader.latestOffset(position) == position
+    broker.add(Q0, *[(b"x", {})] * 3)
+    if is_routed_between:
+        broker.registered.clear()
+        broker.unrouted.clear()
+        assert reader.latestOffset(position) == offsets(18, 10)
+        broker.registered.add("broker-a")
+        broker.unrouted.add("broker-a")
+    assert reader.latestOffset(offsets(18, 10)) == offsets(18, 10)
+
+
 def test_available_now_reads_the_topics_of_its_start(broker: FakeBroker, clock: Time) -> None:
     broker.add(NEW, *[(b"x", {})] * 3)
     reader = pattern(startingoffsets="earliest", topicrefreshms="100")
@@ -209,6 +229,21 @@ def test_a_checkpoint_of_another_topic_is_refused(broker: FakeBroker) -> None:
         # Spark first runs a batch again that was not done.
         with pytest.raises(ConfigurationError, match=wanted.format(choice)):
             reader.partitions(offsets(5, 0), position)
+
+
+@pytest.mark.parametrize("mark", [{"init": True}, {}], ids=["as today", "before Spark 4.2"])
+def test_a_first_batch_of_another_topic_is_refused(
+    broker: FakeBroker, mark: dict[str, int]
+) -> None:
+    """It was not done; Spark asks once more where the query starts, and options choose that."""
+    broker.add(NEW, *[(b"x", {})] * 3)
+    reader = stream(subscribe="orders-eu", startingoffsets="latest")
+    assert reader.initialOffset()["orders-eu"] == {"broker-a": {"0": 3}}
+    begin = {"%": {"v": 1, **mark}, "orders-eu": {"broker-a": {"0": 3}}}
+    with pytest.raises(ConfigurationError, match="positions in orders, and subscribe=orders-eu"):
+        reader.partitions(begin, offsets(5, 0))
+    both = stream(subscribe="orders,orders-eu")
+    assert planned(both.partitions(begin, offsets(5, 0))) == []
 
 
 def test_topics_that_are_no_longer_chosen(

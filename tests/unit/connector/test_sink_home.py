@@ -21,6 +21,7 @@ from pymq.errors import (
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, SinkRequest
 from pymq.protocol.record import decode_record
+from pymq.protocol.sink_bodies import SinkRow
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.sink import home, identity
@@ -40,6 +41,7 @@ class Bed(FakeBroker):
     """Two brokers, a and b, and two name servers; see ``FakeBroker`` for what else they can be."""
 
     sinks: set[str] = field(default_factory=set)  # brokers that know the sink
+    last: dict[str, BatchIdentity] = field(default_factory=dict)  # what they have of it, else FIRST
     kept: dict[str, str] = field(default_factory=dict)  # by name server
     planned: set[str] | None = None  # brokers in the route that the driver sent along
     change: Callable[[], None] | None = None  # what happens between two attempts
@@ -77,7 +79,8 @@ class Client(FakeClient):
             raise ConnectionFailed(f"{name} is away")
         if name in bed.official:
             raise RequestNotSupported("not supported", code=3)
-        return ["a row"] if name in bed.sinks else []
+        last = FIRST.batch() if name not in bed.last else bed.last[name].batch()
+        return [SinkRow(last=last, decided_ms=last.planned_ms)] if name in bed.sinks else []
 
 
     def ask_many(
@@ -283,6 +286,28 @@ def test_name_servers_that_do_not_agree_while_a_broker_is_away(bed: Bed) -> None
     bed.official = {"a"}  # and now the other one could not take it
     with pytest.raises(RouteNotFound, match=r"do not agree .* broker b is away"):
         find(bed)
+
+
+@pytest.mark.parametrize("later", [{"number": 6}, {"planned_ms": 2}], ids=["batch", "again"])
+@pytest.mark.parametrize("old", ["a", "b"])
+def test_name_servers_that_do_not_agree_and_two_brokers_that_know_the_sink(
+    bed: Bed, old: str, later: dict[str, Any]
+) -> None:
+    """It moved while the old broker was lost, and a name server away. It is where its end is."""
+    new = "ab".replace(old, "")
+    before = replace(LATER, number=5)
+    bed.sinks, bed.last = {"a", "b"}, {old: before, new: replace(before, **later)}
+    kept = {"ns-1:9876": new, "ns-2:9876": old}
+    for wanted in (None, new):
+        bed.kept = dict(kept)
+        assert find(bed, LATER, replace(OPTIONS, sink_broker=wanted)) == SinkHome(new, f"{new}:1")
+        assert set(bed.kept.values()) == {new}
+    bed.kept = dict(kept)
+    with pytest.raises(ConfigurationError, match=f"sinkBroker={old}: sink sink is at broker {new}"):
+        find(bed, LATER, replace(OPTIONS, sink_broker=old))
+    assert bed.kept == kept
+    bed.kept = dict.fromkeys(kept, old)  # what they agree on the user need not prove
+    assert find(bed, LATER, replace(OPTIONS, sink_broker=old)) == SinkHome(old, f"{old}:1")
 
 
 # ------------------------------------------------------------------ topics that are elsewhere

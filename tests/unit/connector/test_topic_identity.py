@@ -135,8 +135,20 @@ def test_what_is_not_known_is_no_loss(broker: FakeBroker, clock: Time) -> None:
         stream().latestOffset(with_id(position, NO_ID))
 
 
-def test_a_topic_of_which_nothing_was_read_may_be_any(broker: FakeBroker) -> None:
+def test_a_topic_of_which_nothing_was_read_may_be_any(
+    broker: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the old one held anything is not known. That it is another one is told, once."""
+    create_again(broker, count=0)
+    reader = stream()
+    for _ in range(2):
+        assert reader.latestOffset(with_id(offsets(0, 0), "first")) == with_id(
+            offsets(0, 0), "first"
+        )
+    (warned,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert "topic orders on broker-a: deleted, and created again, before anything" in warned
     create_again(broker)
+    clock.now_s += 1
     assert stream().latestOffset(with_id(offsets(0, 0), "first")) == with_id(
         offsets(40, 40), "second"
     )

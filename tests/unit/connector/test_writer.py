@@ -26,7 +26,7 @@ from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.sink import writer
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.exactly_once import Staged
-from pyspark_pymq.sink.identity import BatchIdentity
+from pyspark_pymq.sink.identity import BatchIdentity, of_job
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.send_task import SendTask
 from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
@@ -282,6 +282,15 @@ def test_commit_and_abort_never_raise(caplog: pytest.LogCaptureFixture) -> None:
     empty = Staged(BatchIdentity("s", "q", "r", 0, 0), None, (), Digest())
     PymqBatchWriter(OPTIONS, {}).abort([*messages, empty])  # says nothing of how others write
     assert "1 messages of tasks that ended are stored" in caplog.text
+
+
+def test_a_name_without_a_number() -> None:
+    """Where Spark tells no number the error says so, also to one who is in ``foreachBatch``."""
+    options = replace(OPTIONS, delivery=Delivery.EXACTLY_ONCE, txn_app_id="app")
+    with pytest.raises(ConfigurationError) as caught:
+        of_job(options, "job", 0)
+    for text in ("txnVersion is missing", "foreachBatch", "Spark Connect", "for_thread"):
+        assert text in str(caught.value)
 
 
 def test_ids_have_the_time_since_the_month_began(broker: FakeBroker) -> None:
