@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.addresses import has_ipv6
 from tests.cluster.running import run
 from tests.cluster.scenarios import (
     DEADLINE_S,
@@ -21,11 +22,18 @@ from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 
 
-def member(cluster: Cluster, root: Path, name: str = "one", **options: Any) -> Consumer:
+def member(
+    cluster: Cluster,
+    root: Path,
+    name: str = "one",
+    *,
+    name_server: str | None = None,
+    **options: Any,
+) -> Consumer:
     settings: dict[str, Any] = {"from_where": "earliest", "local_offsets_dir": root, **options}
     settings["network"] = Network(instance_name=name)
     return Consumer(
-        cluster.name_server, "g", message_model="BROADCASTING", **settings
+        name_server or cluster.name_server, "g", message_model="BROADCASTING", **settings
     ).subscribe("T")
 
 
@@ -65,6 +73,33 @@ def test_the_latest_is_where_it_begins_by_default(pymq_cluster: Cluster, tmp_pat
             assert numbers_of(await receive(one, 4)) == list(range(8, 12))
 
     run(test())
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_it_goes_on_whichever_name_server_answers(
+    pymq_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Another one sees another address of this machine, which is a part of the client id."""
+
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(8))
+        latest = {"from_where": "latest"}
+        async with member(pymq_cluster, tmp_path, **latest) as one:
+            path = tmp_path / one.client_id / "g" / "offsets.json"
+            await wait_until(lambda: path.exists() and path.read_text().count("}:2") == 4, "begun")
+        # As if the name server that is away now had answered then.
+        (tmp_path / "127.0.0.1@one").rename(tmp_path / "::1@one")
+        await send_numbers(pymq_cluster.name_server, "T", range(8, 12))
+        both = f"[::1]:9;{pymq_cluster.name_server}"
+        async with member(pymq_cluster, tmp_path, name_server=both, **latest) as one:
+            assert one.client_id == "127.0.0.1@one"
+            assert numbers_of(await receive(one, 4)) == list(range(8, 12))
+        await send_numbers(pymq_cluster.name_server, "T", range(12, 16))
+        async with member(pymq_cluster, tmp_path, name_server=both, **latest) as one:
+            assert numbers_of(await receive(one, 4)) == list(range(12, 16))
+
+    run(test())
+    assert [one.name for one in tmp_path.iterdir()] == ["::1@one"]
 
 
 def test_what_fails_is_dropped_with_a_word(

@@ -1,12 +1,13 @@
 """What a consumer can be told: the settings of all clients, and those of a group's member."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.cluster.config import ClientConfig
-from pymq.client.consuming.local_offsets import FILE_NAME, default_directory
+from pymq.client.consuming.local_offsets import find_file, root_directory
 from pymq.client.group.allocation import Allocation, averagely
 from pymq.client.group.inbox import FlowLimits
 from pymq.client.group.rebalance_listener import RebalanceListener, check_listener
@@ -108,6 +109,8 @@ class ConsumerConfig(ClientConfig):
                     "local_offsets_dir: only members of a broadcasting group keep their offsets in "
                     "files; the others commit to the brokers"
                 )
+        if self.is_broadcasting:
+            root_directory(self.local_offsets_dir)
 
     @property
     def is_broadcasting(self) -> bool:
@@ -119,7 +122,7 @@ class ConsumerConfig(ClientConfig):
         """What the client id ends with unless ``network`` says; ``None``: something unique."""
         return BROADCASTING_INSTANCE if self.is_broadcasting else None
 
-    def offsets_path(self, client_id: str) -> Path:
-        """Return where a broadcasting member keeps its offsets."""
-        root = default_directory() if self.local_offsets_dir is None else self.local_offsets_dir
-        return Path(root).expanduser() / client_id / self.network.wrap(self.group) / FILE_NAME
+    def find_offsets(self, client_id: str, name_servers: Sequence[str]) -> Path:
+        """Return where a broadcasting member keeps its offsets; in a thread: see ``find_file``."""
+        root = root_directory(self.local_offsets_dir)
+        return find_file(root, client_id, self.network.wrap(self.group), name_servers)

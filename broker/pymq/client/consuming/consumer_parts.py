@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 from pymq.client.cluster.config import connect_s
 from pymq.client.cluster.namespaces import wrapped_queue
@@ -97,7 +98,7 @@ class ConsumerParts:
         self.observer = ConsumeObserver(hooks, config.group, clock) if hooks else None
         self._local_offsets: LocalOffsets | None = None
         if config.is_broadcasting:
-            self._local_offsets = LocalOffsets(lambda: config.offsets_path(self.pool.client_id))
+            self._local_offsets = LocalOffsets(self._find_local_offsets)
         ordered = OrderedInbox(config.limits, self._may_deliver) if config.orderly else None
         self.inbox: Inbox = ordered or Inbox(config.limits)
         self.failed_messages = self._failures(ordered)
@@ -189,6 +190,9 @@ class ConsumerParts:
         if self._local_offsets is not None:
             return self._local_offsets.of(wrapped_queue(self._config.network, queue))
         return BrokerOffsets(self._config.group, queue, self.pool)
+
+    def _find_local_offsets(self) -> Path:
+        return self._config.find_offsets(self.pool.client_id, self.pool.name_servers)
 
     def _may_deliver(self, queue: MessageQueue) -> bool:
         return self._locks is None or self._locks.is_valid(queue)

@@ -6,20 +6,24 @@
     {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:4711, ...}}
 
 The directory is the client id, so a Java client of the same address and instance name goes on
-where we were, and the other way round. The file is replaced as a whole; what it held before is
-in ``offsets.json.bak``, which is read when the file itself cannot be.
+where we were, and the other way round. The address is the one at which a name server sees this
+machine, where Java takes one of the machine's, whoever is asked; so the file may also be below
+another id: see ``find_file``. The file is replaced as a whole; what it held before is in
+``offsets.json.bak``, which is read when the file itself cannot be.
 
 Source: RocketMQ LocalFileOffsetStore, OffsetSerializeWrapper, MixAll.string2File.
 """
 
 import asyncio
+import glob
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pymq.errors import ConfigurationError, ProtocolError, PymqError
+from pymq.net.own_addresses import own_addresses
 from pymq.net.said_once import SaidOnce
 from pymq.net.threads import in_thread
 from pymq.protocol.bodies import MessageQueue
@@ -35,6 +39,8 @@ FILE_NAME = "offsets.json"
 FLUSH_S = 1.0
 #: The name of threads that use the disk.
 THREAD = "pymq offsets"
+#: How many directories a warning names.
+_NAMED_COUNT = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,11 +54,12 @@ class LocalOffsets:
     """The offset file of one consumer. For one event loop; the disk is used in threads.
 
     Args:
-        path: returns where it is, once the client has its id.
+        find: returns where it is; called in a thread, once the client has its id.
     """
 
-    def __init__(self, path: Callable[[], Path]) -> None:
-        self._find_path = path
+    def __init__(self, find: Callable[[], Path]) -> None:
+        self._find = find
+        self._path: Path | None = None
         self._troubles = SaidOnce(_log)
         #: ``None``: not read yet.
         self._table: dict[MessageQueue, int] | None = None
@@ -63,10 +70,11 @@ class LocalOffsets:
         #: Of the file, as this consumer left it.
         self._stamp: tuple[int, int] | None = None
 
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._find_path()
+    async def _located(self) -> Path:
+        """Return where the file is."""
+        if self._path is None:
+            self._path = await in_thread(THREAD, self._find)
+        return self._path
 
     def of(self, queue: MessageQueue) -> "LocalQueueOffsets":
         """Return the keeper of one queue's offset."""
@@ -81,7 +89,7 @@ class LocalOffsets:
         async with self._working:
             if self._table is not None:
                 return self._table.get(queue)
-            found, self._stamp = await in_thread(THREAD, _load, self.path)
+            found, self._stamp = await in_thread(THREAD, _load, await self._located())
             self._table = found
             return found.get(queue)
 
@@ -103,8 +111,8 @@ class LocalOffsets:
         async with self._working:
             if not self._is_changed or self._table is None:
                 return
+            path = await self._located()
             self._is_changed = False
-            path = self.path
             try:
                 await self._take_over_changes(path, self._table)
                 text = OffsetTable(offsets=dict(self._table)).encode()
@@ -141,7 +149,7 @@ class LocalOffsets:
         except PymqError as error:
             self._troubles.warn("write", "%s", error)
         else:
-            self._troubles.over("write", "local offset file %s is written again", self.path)
+            self._troubles.over("write", "local offset file %s is written again", self._path)
 
     async def _take_over_changes(self, path: Path, table: dict[MessageQueue, int]) -> None:
         """Keep what others wrote of queues that are not ours; say once that there are others."""
@@ -184,9 +192,60 @@ class LocalQueueOffsets:
         """A file does not forget."""
 
 
-def default_directory() -> Path:
-    """Return RocketMQ's directory for offset files."""
-    return Path.home() / DIRECTORY
+def root_directory(given: str | Path | None) -> Path:
+    """Return below which directory the offset files are; ``None``: RocketMQ's.
+
+    Raises:
+        ConfigurationError: it would be below a home directory that there is not.
+    """
+    try:
+        return Path.home() / DIRECTORY if given is None else Path(given).expanduser()
+    except RuntimeError as error:
+        where = f"~/{DIRECTORY}" if given is None else given
+        raise ConfigurationError(
+            f"the offsets of a broadcasting member cannot be kept in {where}, for the system knows "
+            "no such home directory: set HOME, or give a local_offsets_dir that begins elsewhere"
+        ) from error
+
+
+def find_file(root: Path, client_id: str, group: str, name_servers: Sequence[str]) -> Path:
+    """Return where a member's offset file is, or shall be. Waits for the disk, and for look-ups.
+
+    Its client id begins with the address at which the name server that answered sees this machine.
+    Next time that may be another one, which sees another address: the member would find no file,
+    and begin elsewhere. So a file under any of the ids that it can have is its file: of those for
+    all of its name servers. If there are several, it is the one that was written last.
+
+    A file under yet another address may be this member's, too, or that of another machine which
+    shares the directory, or of another cluster's member. It is named and not touched.
+
+    Args:
+        root: below which the files are.
+        client_id: of the member.
+        group: of the member, as it is called on the brokers.
+        name_servers: ``host:port`` of each.
+    """
+    name = client_id.partition("@")[2]
+    ids = (client_id, *(f"{address}@{name}" for address in own_addresses(name_servers)))
+    path = max((root / one / group / FILE_NAME for one in ids), key=_written_ns)
+    if _written_ns(path):
+        if path.parts[-3] != client_id:
+            _log.info("client %s goes on where local offset file %s says", client_id, path)
+        return path
+    others = [one.parts[-3] for one in root.glob(f"*@{glob.escape(f'{name}/{group}/{FILE_NAME}')}")]
+    if others:
+        named = ", ".join(sorted(others)[:_NAMED_COUNT]) + ", ..." * (len(others) > _NAMED_COUNT)
+        _log.warning(
+            "client %s has no local offset file of group %s in %s, and begins where from_where "
+            "says; there are files of %s. If one of them is this client's, from before the address "
+            "of its machine changed: stop it, and rename that directory to %s",
+            client_id,
+            group,
+            root,
+            named,
+            path.parts[-3],
+        )
+    return path
 
 
 def _load(path: Path) -> tuple[dict[MessageQueue, int], tuple[int, int] | None]:
@@ -235,6 +294,16 @@ def _write(path: Path, text: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+
+
+def _written_ns(path: Path) -> int:
+    """Return when a file, or else its copy of the one before, was written; 0: there is none."""
+    for one in (path, _backup(path)):
+        try:
+            return one.stat().st_mtime_ns
+        except OSError:  # what is wrong is said by whoever reads it
+            continue
+    return 0
 
 
 def _backup(path: Path) -> Path:

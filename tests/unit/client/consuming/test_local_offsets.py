@@ -2,15 +2,19 @@
 
 import asyncio
 import gc
+import logging
 import os
 import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pymq.client.consuming import local_offsets
-from pymq.client.consuming.local_offsets import LocalOffsets
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.consuming.local_offsets import LocalOffsets, find_file
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 
@@ -254,3 +258,100 @@ def test_who_is_cancelled_does_not_hear_that_the_file_could_not_be_written(
 
     asyncio.run(test())
     assert read(path) == [5, None]
+
+
+@pytest.mark.parametrize(
+    "directory", [None, "~/offsets", "~nobody-there/offsets"], ids=["default", "own", "foreign"]
+)
+def test_a_member_without_a_home_directory_is_told_when_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, directory: str | None
+) -> None:
+    """Not by every queue, which would then not be read."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # a user that the system does not know
+
+    def made(**options: Any) -> Consumer:
+        return Consumer("127.0.0.1:9876", "g", **options)
+
+    with pytest.raises(ConfigurationError, match="home directory: set HOME.*local_offsets_dir"):
+        made(message_model="BROADCASTING", local_offsets_dir=directory)
+    made(message_model="BROADCASTING", local_offsets_dir=tmp_path)
+    made()
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Which address of this machine each name server sees; those that are missing see none."""
+    found: dict[str, str] = {}
+
+    def own_addresses(peers: Iterable[str]) -> list[str]:
+        return [found[peer] for peer in peers if peer in found]
+
+    monkeypatch.setattr(local_offsets, "own_addresses", own_addresses)
+    return found
+
+
+def found(root: Path, client_id: str, *name_servers: str) -> str:
+    """Return the directory in which a member finds its file."""
+    path = find_file(root, client_id, "g", name_servers)
+    assert (path.parent.name, path.name) == ("g", "offsets.json")
+    return str(path.parent.parent.relative_to(root))
+
+
+def kept(root: Path, client_id: str, *, age_s: int = 0, group: str = "g") -> None:
+    path = written(root / client_id / group / "offsets.json")
+    moment_s = time.time() - age_s
+    os.utime(path, (moment_s, moment_s))
+
+
+def test_the_file_is_found_whichever_name_server_answers(
+    tmp_path: Path, routes: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each sees another address of this machine, and the id has that of the one that answered."""
+    routes |= {"near:9876": "127.0.0.1", "far:9876": "10.0.0.1"}
+    both = ("near:9876", "far:9876")
+    assert found(tmp_path, "127.0.0.1@one", *both) == "127.0.0.1@one"
+    kept(tmp_path, "127.0.0.1@one", age_s=60)
+    assert found(tmp_path, "10.0.0.1@one", *both) == "127.0.0.1@one"
+    kept(tmp_path, "10.0.0.1@one")  # the later one, from before both were looked for
+    for client_id in ("127.0.0.1@one", "10.0.0.1@one"):
+        assert found(tmp_path, client_id, *both) == "10.0.0.1@one"
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_the_copy_of_the_one_before_counts_as_the_file(
+    tmp_path: Path, routes: dict[str, str]
+) -> None:
+    routes["far:9876"] = "10.0.0.1"
+    kept(tmp_path, "10.0.0.1@one")
+    path = tmp_path / "10.0.0.1@one" / "g" / "offsets.json"
+    path.rename(backup(path))
+    assert found(tmp_path, "127.0.0.1@one", "far:9876") == "10.0.0.1@one"
+
+
+def test_a_file_that_others_may_have_written_is_named_and_left_alone(
+    tmp_path: Path, routes: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of another machine, or of this one's member of another cluster: nobody can tell."""
+    routes["near:9876"] = "127.0.0.1"
+    kept(tmp_path, "10.0.0.1@one")
+    kept(tmp_path, "10.0.0.2@two")
+    kept(tmp_path, "10.0.0.3@one", group="other")
+    assert found(tmp_path, "127.0.0.1@one", "near:9876") == "127.0.0.1@one"
+    (said,) = caplog.messages
+    assert "127.0.0.1@one" in said and "10.0.0.1@one" in said and "from_where" in said
+    assert "10.0.0.2" not in said and "10.0.0.3" not in said
+    kept(tmp_path, "127.0.0.1@one")
+    assert found(tmp_path, "127.0.0.1@one", "near:9876") == "127.0.0.1@one"
+    assert len(caplog.messages) == 1
+
+
+def test_an_id_is_taken_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Names are no patterns, and a unit is a part of the name."""
+    assert found(tmp_path, "127.0.0.1@[one]@unit", "127.0.0.1:9") == "127.0.0.1@[one]@unit"
+    kept(tmp_path, "10.0.0.1@o@unit")
+    assert found(tmp_path, "127.0.0.1@[one]@unit") == "127.0.0.1@[one]@unit"
+    assert not caplog.messages
+    kept(tmp_path, "10.0.0.1@[one]@unit")
+    assert found(tmp_path, "127.0.0.1@[one]@unit") == "127.0.0.1@[one]@unit"
+    assert "10.0.0.1@[one]@unit" in caplog.text
