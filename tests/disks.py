@@ -32,18 +32,31 @@ def in_memory(prefix: str, otherwise: Path) -> Iterator[Path]:
 @contextmanager
 def small_tmpfs(path: Path, size: str) -> Iterator[Path]:
     """Mount a disk of its own; the test is skipped where that is not allowed."""
+    with _mounted(path, "tmpfs", "-o", f"size={size}"):
+        yield path
+
+
+@contextmanager
+def ramfs(path: Path) -> Iterator[Path]:
+    """Mount a file system that cannot reserve blocks, as ``small_tmpfs``."""
+    with _mounted(path, "ramfs"):
+        yield path
+
+
+@contextmanager
+def _mounted(path: Path, kind: str, *options: str) -> Iterator[None]:
     path.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
+        ["mount", "-t", kind, *options, kind, str(path)],
         capture_output=True,
         text=True,
         check=False,
         timeout=_MOUNT_TIMEOUT_S,
     )
     if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
+        pytest.skip(f"no {kind} can be mounted here: {made.stderr.strip()}")
     try:
-        yield path
+        yield
     finally:
         subprocess.run(["umount", str(path)], check=True, timeout=_MOUNT_TIMEOUT_S)
 

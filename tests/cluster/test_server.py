@@ -381,6 +381,40 @@ def test_connections_above_the_limit_are_refused() -> None:
     serve(check, connection_count_max=1)
 
 
+def test_connections_of_all_ports_take_half_of_the_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (8, 8))
+
+    async def check(server: Server, echo: Echo) -> None:
+        second = Server(ServerConfig(), echo.on_commands, echo.on_ended)
+        server.beside, second.beside = [second], [server]
+        await second.start()
+        writers = []
+        for number, port in enumerate((server.port, second.port) * 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(number))
+            await read_commands(reader, 1)
+            writers.append(writer)
+        for port in (server.port, second.port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+            writers.append(writer)
+        for writer in writers:
+            writer.close()
+        while echo.ended < 6:
+            await asyncio.sleep(0.001)
+        reader, writer = await asyncio.open_connection("127.0.0.1", second.port)
+        writer.write(request(9))
+        await read_commands(reader, 1)
+        writer.close()
+        await second.close()
+
+    serve(check)
+    assert caplog.text.count("as many as may (connection_count_max, and half of ulimit -n)") == 2
+
+
 # --- a server that asks its client
 
 

@@ -41,7 +41,7 @@ class FullDisk(FaultyFiles):
     """So full that old segments go at once, but writes are taken."""
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(89, 11)
+        return DiskUsage(89 << 30, 11 << 30)
 
 
 def keyed(queue_id: int, number: int) -> NewRecord:

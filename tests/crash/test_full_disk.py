@@ -176,6 +176,43 @@ def test_a_disk_above_the_warning_level_refuses_and_resumes(disk: Path, tmp_path
     )
 
 
+def fill_up(disk: Path) -> None:
+    """Take every byte that is left, by a file named ``more``."""
+    with (
+        (disk / "more").open("wb", buffering=0) as more,
+        pytest.raises(OSError, match="No space left"),
+    ):
+        while True:
+            more.write(bytes(4096))
+
+
+def test_started_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
+    """After a clean stop: what it has can be read, and more is taken once there is space."""
+    with name_server_process(tmp_path) as name_server:
+        broker = broker_process(tmp_path, name_server.address, disk / "store")
+        with broker, BlockingClient(name_server.address, timeout_s=30.0) as client:
+            create_topic(client, TOPIC, 2)
+
+            async def send(count: int) -> list[Event]:
+                async with Producer(
+                    name_server.address, retries=0, timeout_s=30.0, compress_bytes_min=None
+                ) as producer:
+                    writer = Writer(producer)
+                    for _ in range(count):
+                        await wait_resumed(writer)
+                    return writer.events
+
+            events = asyncio.run(send(10))
+            broker.stop()
+            fill_up(disk)
+            broker.start()
+            complaints = check_history(events, read_all(client, TOPIC))
+            assert not complaints, "\n".join(complaints)
+            (disk / "more").unlink()
+            asyncio.run(send(1))
+            broker.stop()
+
+
 def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
     """It either comes back and serves what it has, or says in one line why not."""
     with name_server_process(tmp_path) as name_server:
@@ -193,13 +230,7 @@ def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
 
             events = asyncio.run(fill_disk())
             broker.kill()
-            # Not one byte is left for the recovery either.
-            with (
-                (disk / "more").open("wb", buffering=0) as more,
-                pytest.raises(OSError, match="No space left"),
-            ):
-                while True:
-                    more.write(bytes(4096))
+            fill_up(disk)  # Not one byte is left for the recovery either.
             broker.spawn()
             try:
                 broker.wait_ready()

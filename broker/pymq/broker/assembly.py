@@ -13,6 +13,7 @@ from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.deletions import Deletions
 from pymq.broker.duties import Duty, Periodic
+from pymq.broker.empty_queues import begin_empty_queues
 from pymq.broker.features import MASTER_FEATURES, SLAVE_FEATURES
 from pymq.broker.flusher import Flusher
 from pymq.broker.ha.followers import Followers
@@ -94,6 +95,8 @@ async def assemble(
     if site.group is not None and site.group.term.is_master:
         tables.topics.begin_term(site.group.term.number)
     tables.topics.adopt(site.store.queues())
+    if core.slave is None:
+        begin_empty_queues(site.store, tables.topics, tables.offsets)
     return Assembly(
         dispatcher=_make_dispatcher(site, tables, core, features),
         openings=_all(one.openings for one in features),
@@ -120,7 +123,9 @@ def _all(lists: Iterable[Sequence[_Item]]) -> list[_Item]:
 def _make_tables(site: Site) -> Tables:
     config, clock = site.config, site.clock
     has_light = site.store_config.light_queues
-    topics = TopicTable(config, clock, has_light_queues=has_light)
+    topics = TopicTable(
+        config, clock, has_light_queues=has_light, folds_case=site.store.folds_case
+    )
     topics.ids.log_end = lambda: site.store.log_end
     return Tables(
         topics=topics,

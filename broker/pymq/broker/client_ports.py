@@ -81,6 +81,7 @@ class ClientPorts:
                 )
             return False
         self._servers.append(vip)
+        vip.beside, self._servers[0].beside = [self._servers[0]], [vip]
         return True
 
     def _server(self, port: int) -> Server:

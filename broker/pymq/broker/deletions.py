@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """Who is called with the name of what is being deleted, before its offsets and queues go.
+    """Who is called with the name of what is being deleted, before its offsets go.
+
+    A topic has no queues any more: their deletion comes first, as only that can be refused.
 
     Attributes:
         topics, groups: those; they must not raise.

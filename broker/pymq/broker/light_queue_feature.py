@@ -18,7 +18,7 @@ from pymq.broker.state.light_offsets import NAME, LightOffsets
 from pymq.errors import refusal
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.multi_dispatch import DISPATCH, is_final, split_names
-from pymq.store.multi_dispatch import MultiDispatch, listing_objection
+from pymq.store.multi_dispatch import MultiDispatch
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def check_listing(light: MultiDispatch, count_max: int, topic: str, value: str) 
     if not value.strip() or not is_final(topic):
         return
     queues = split_names(value)
-    objection = listing_objection(topic, queues) if queues else "no name"
+    objection = light.objection(topic, queues) if queues else "no name"
     if objection is not None:
         raise refusal(ResponseCode.MESSAGE_ILLEGAL, f"property {DISPATCH}: {objection}")
     new = {name for name in queues if name not in light}

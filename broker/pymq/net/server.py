@@ -158,6 +158,9 @@ class Server:
         config: where and how.
         on_commands: gets the commands that arrived together on one connection.
         on_ended: called once per connection, when it is gone.
+
+    Attributes:
+        beside: other ports of the same server: one limit is for the connections of all of them.
     """
 
     def __init__(
@@ -178,10 +181,12 @@ class Server:
         if config.busy_poll_s and processor_count() > 1:
             self.busy_poll = BusyPoll(config.busy_poll_s)
         self._said = SaidOnce(_log)
-        # Some files have to be left for others: a store that cannot open one stops.
+        self.beside: Sequence[Server] = ()
+        # As many are left for others: a store that cannot open a file stops (``log.segments`` has
+        # the shares).
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILE_COUNT_MAX if soft == resource.RLIM_INFINITY else soft
-        self._count_max = min(config.connection_count_max, max(files * 3 // 4, 1))
+        self._count_max = min(config.connection_count_max, max(files // 2, 1))
         self._tasks = Tasks("server")
         self._server: asyncio.Server | None = None
         self._socket: socket.socket | None = None
@@ -230,16 +235,20 @@ class Server:
         self._connections.add(connection)
         if self._is_held:
             connection.hold()
-        if len(self._connections) > self._count_max:
+        if self._count() > self._count_max:
             self._said.warn(
                 "connections",
                 "%s refused, and so are others: %d connections are open, as many as may "
-                "(connection_count_max, and three quarters of ulimit -n). Look for clients that "
-                "open one after another, or raise both",
+                "(connection_count_max, and half of ulimit -n). Look for clients that open one "
+                "after another, or raise both",
                 connection.peer,
                 self._count_max,
             )
             connection.abort()
+
+    def _count(self) -> int:
+        """Return how many connections there are, at all ports."""
+        return len(self._connections) + sum(len(one._connections) for one in self.beside)
 
     def hold(self) -> None:
         """Handle no request, of old or new connections, until ``release``."""
@@ -256,7 +265,7 @@ class Server:
     def ended(self, connection: ServerConnection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
-        if len(self._connections) < self._count_max // 2:
+        if self._count() < self._count_max // 2:
             self._said.over("connections", "connections are taken again")
         self._on_ended(connection)
 
@@ -272,7 +281,7 @@ class Server:
             self._said.warn(
                 "files",
                 "port %d: no connection can be accepted, %s, with %d open: raise ulimit -n (or "
-                "fs.file-max), or lower openFilesOfQueues and the number of clients",
+                "fs.file-max), or have fewer clients",
                 self.port,
                 error.strerror,
                 len(self._connections),

@@ -20,7 +20,7 @@ from pymq.store.puts import Put, RecordGroup
 from pymq.store.queue_read import SCAN_MAX
 from pymq.store.queues.entry_prefetch import EntryPrefetchJob
 from pymq.store.queues.queue_extension import BitMapTest
-from pymq.store.queues.queue_table import QueueKey
+from pymq.store.queues.queue_table import QueueKey, same_files
 from pymq.store.read_result import ReadResult, ReadStatus
 from pymq.store.replication import Replication
 from pymq.store.retention.cleaning import Retention
@@ -77,4 +77,5 @@ __all__ = [
     "Verdicts",
     "WaitingTimers",
     "checkpoint_now",
+    "same_files",
 ]

@@ -191,7 +191,7 @@ class Appender:
 
     def _new_queue(self, put: Put, results: list[PutResult]) -> ConsumeQueue | None:
         """Return the queue of a put whose queue did not exist; None, with a result, if illegal."""
-        reason = illegal_name(put.topic, put.queue_id)
+        reason = illegal_name(put.topic, put.queue_id) or self._queues.objection(put.topic)
         if reason is not None:
             results.append(_illegal(reason))
             return None

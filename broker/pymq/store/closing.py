@@ -57,7 +57,12 @@ def flush_all(
     if not is_indexed:
         _log.warning("not all keys could be indexed; the next start does it")
         return
-    ends = {(one.topic, one.queue_id): one.end_offset for one in parts.queues if one.end_offset}
+    # One without files was told where to begin, and will be told again: see ``QueueTable.begin``.
+    ends = {
+        (one.topic, one.queue_id): one.end_offset
+        for one in parts.queues
+        if one.end_offset and one.bases
+    }
     note = None if index is None else IndexPosition(index.end, index.end_ms, index.last_physical)
     parts.clean_stop.save_clean_stop(log, ends, note)
     parts.abort.remove()

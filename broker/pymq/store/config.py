@@ -313,6 +313,11 @@ class StoreConfig:
         return self.light_queues and self.multi_dispatch
 
     @property
+    def written_log_paths(self) -> tuple[Path, ...]:
+        """The directories of the commit log in which files are created."""
+        return tuple(path for path in self.log_paths if path not in self.read_only_log_paths)
+
+    @property
     def log_paths(self) -> tuple[Path, ...]:
         """The directories of the commit log, without further ones that are read-only."""
         return self.commit_log_paths or (self.root_path / "commitlog",)

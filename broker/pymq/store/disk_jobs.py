@@ -71,6 +71,7 @@ class QueueFlushJob:
         self.queue_flush = queue_files.begin_flush()
         self.index_flush = None if index is None else index.begin_flush()
         self._index_ms = None if index is None else index.end_ms
+        self._index_end = None if index is None else index.end
         self._checkpoint = checkpoint
         self._store_timestamp = store_timestamp
         self.error: StoreError | None = None
@@ -84,7 +85,12 @@ class QueueFlushJob:
         except StoreError as error:
             self.error = error
             return
-        self._checkpoint.record_queues(self._store_timestamp, self._index_ms)
+        self._checkpoint.record_queues(
+            self._store_timestamp,
+            self._index_ms,
+            queues_end=self.physical_end,
+            index_end=self._index_end,
+        )
         self.error = _save(self._checkpoint)
 
 

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymq.errors import DiskFull, FlushFailed, StoreError, StoreLocked
-from pymq.store.pages import is_cached, is_resident, on_pages, punch, touch
+from pymq.store import pages
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
-_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCKED = frozenset((errno.EAGAIN, errno.EACCES))
 _LOCK_ON_FAULT = 1  # sys/mman.h MLOCK_ONFAULT
+#: The room on a file system that does not say how much it has.
+_UNTOLD_BYTES = 1 << 60
 _HINTS = {
     errno.EACCES: "give this user the right to it, or choose another directory",
     errno.EPERM: "give this user the right to it, or choose another directory",
@@ -140,11 +141,7 @@ class Files:
 
         If the file system cannot do this, a full disk is an error of a later write.
         """
-        try:
-            os.posix_fallocate(fd, 0, size_bytes)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
+        pages.reserve(fd, size_bytes)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -189,13 +186,13 @@ class Files:
 
     def is_cached(self, fd: int, size: int, position: int) -> bool:
         """Return whether a part of a file can be read without the disk, or nobody can tell."""
-        return is_cached(fd, size, position)
+        return pages.is_cached(fd, size, position)
 
     def touch(self, path: Path, size: int, position: int) -> None:
         """Have the system hold a part of a file in memory; in a thread that may wait."""
         fd = self.open_for_reading(path)
         try:
-            touch(fd, size, position)
+            pages.touch(fd, size, position)
         except OSError as error:
             raise _failure(error, f"read at {position}", path) from error
         finally:
@@ -204,10 +201,10 @@ class Files:
     def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
         """Return a whole file as a shared read-only map; it outlives the descriptor."""
         try:
-            mapped = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
-            return memoryview(mapped)
+            return memoryview(mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ))
         except (OSError, ValueError) as error:
-            raise StoreError(f"map {_path_of(fd)} ({size_bytes} B): {error}") from error
+            failure = error if isinstance(error, OSError) else OSError(0, str(error))
+            raise _failure(failure, f"map its {size_bytes} B", _path_of(fd)) from error
 
     def unmap(self, view: memoryview) -> memoryview | None:
         """Unmap, unless slices of the view are in use.
@@ -233,7 +230,7 @@ class Files:
         Returns:
             Whether it was done; not every system and file system can do it.
         """
-        return punch(fd, size_bytes)
+        return pages.punch(fd, size_bytes)
 
     def map_memory(self, size_bytes: int) -> memoryview:
         """Return writable anonymous memory, all zeros; it is freed with its last view."""
@@ -250,8 +247,8 @@ class Files:
             when_used: lock each page at its first use, instead of all at once.
         """
         if when_used:
-            return on_pages("mlock2", view, _LOCK_ON_FAULT)
-        return on_pages("mlock", view)
+            return pages.on_pages("mlock2", view, _LOCK_ON_FAULT)
+        return pages.on_pages("mlock", view)
 
     def is_resident(self, view: memoryview, first: int, end: int) -> bool:
         """Return whether a part of a map can be read without the disk, or nobody can tell.
@@ -260,11 +257,11 @@ class Files:
             view: all of the map.
             first, end: the part.
         """
-        return is_resident(view, first, end)
+        return pages.is_resident(view, first, end)
 
     def unlock_from_memory(self, view: memoryview) -> None:
         """Let the system evict a map's pages again."""
-        on_pages("munlock", view)
+        pages.on_pages("munlock", view)
 
     def data_ranges(self, fd: int, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [first, end) that are not holes, in order.
@@ -272,22 +269,7 @@ class Files:
         All in one call: reading one of them brings the pages after it into memory, and reserved
         blocks that are in memory count as data.
         """
-        found: list[tuple[int, int]] = []
-        while first < end:
-            try:
-                start = os.lseek(fd, first, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    break
-                start = first  # The file system does not say: all of it counts as data.
-            if start >= end:
-                break
-            try:
-                first = min(os.lseek(fd, start, os.SEEK_HOLE), end)
-            except OSError:
-                first = end
-            found.append((start, first))
-        return found
+        return pages.data_ranges(fd, first, end)
 
     def read_part(self, path: Path, size: int, position: int) -> bytes:
         """Open a file and return up to ``size`` bytes; fewer only at its end."""
@@ -304,14 +286,28 @@ class Files:
         except OSError as error:
             raise _failure(error, "look at", path) from error
 
+    def is_at(self, fd: int, path: Path) -> bool:
+        """Return whether a path still leads to what a descriptor has open."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _failure(error, "look at", path) from error
+
     def disk_usage(self, path: Path) -> DiskUsage:
-        """Return how full the file system of a path is, whether or not the path exists."""
+        """Return how full the file system of a path is, whether or not the path exists.
+
+        One that does not say how large it is, as some do that are no disk, counts as empty.
+        """
         while not path.exists() and path != path.parent:
             path = path.parent
         try:
             found = os.statvfs(path)
         except OSError as error:
             raise _failure(error, "look at its disk", path) from error
+        if not found.f_blocks:
+            return DiskUsage(0, _UNTOLD_BYTES)
         unit = found.f_frsize
         return DiskUsage((found.f_blocks - found.f_bfree) * unit, found.f_bavail * unit)
 
@@ -324,7 +320,7 @@ class Files:
             FlushFailed: always final: the pages may be lost, and the next fsync may succeed.
         """
         try:
-            os.fdatasync(fd)
+            pages.sync(fd, data_only=True)
         except OSError as error:
             raise _failure(error, "fsync", _path_of(fd), FlushFailed, full=FlushFailed) from error
 
@@ -344,7 +340,7 @@ class Files:
         """
         fd = _opened(path, os.O_RDONLY | os.O_DIRECTORY, "open directory")
         try:
-            os.fsync(fd)
+            pages.sync(fd, data_only=False)
         except OSError as error:
             raise _failure(error, "fsync directory", path, FlushFailed, full=FlushFailed) from error
         finally:

@@ -44,6 +44,7 @@ class MessageStore:
     it: never before it is as durable as the mode promises.
 
     Attributes:
+        begin_queue: has a queue without any message begin at an offset; see ``QueueTable.begin``.
         dispatch: makes records visible, and calls a listener.
         durability: commits and flushes.
         entries: reads entries of queues without their records.
@@ -66,9 +67,11 @@ class MessageStore:
         self._clock = clock
         self._parts = parts
         self._log = log = parts.log
+        log.segments.unflushed_from = lambda: log.flushed
         self._queues = queues = parts.queues
         self._index = index = parts.index
         self.timers = parts.timers
+        self.begin_queue = queues.begin
         self.light_queues = MultiDispatch(queues) if config.lists_messages else None
         self._appender = Appender(config, log, queues, self.light_queues)
         self.statistics = StoreStatistics(wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s())
@@ -103,6 +106,7 @@ class MessageStore:
             log,
             queues,
             index,
+            lock=parts.lock,
             clean_stop=parts.clean_stop,
             disks=self._disks,
             durability=self.durability,
@@ -242,6 +246,11 @@ class MessageStore:
         return self._log.first
 
     # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def folds_case(self) -> bool:
+        """Whether topics that differ only in case would have the same files: one is refused."""
+        return self._queues.folds_case
 
     def queues(self) -> list[QueueKey]:
         """Return (topic, queue id) of every queue that holds or held messages, sorted."""

@@ -25,7 +25,12 @@ from pymq.protocol.parking import changed
 from pymq.protocol.record import NewRecord
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.queues.consume_queue import ConsumeQueue
-from pymq.store.queues.queue_table import DIRECTORY_BYTES_MAX, QueueTable, illegal_name
+from pymq.store.queues.queue_table import (
+    DIRECTORY_BYTES_MAX,
+    QueueTable,
+    illegal_name,
+    same_files,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +55,25 @@ class MultiDispatch:
     def __contains__(self, name: str) -> bool:
         return self._queues.find(name, LIGHT_QUEUE_ID) is not None
 
+    def objection(self, topic: str, names: Sequence[str]) -> str | None:
+        """Say why a message of a topic cannot be listed in light queues; None if it can.
+
+        RocketMQ takes such messages: it counts one more message in each light queue, without an
+        entry.
+        """
+        found = _naming_objection(topic, names)
+        if found is not None:
+            return found
+        alike = {name.casefold(): name for name in names}
+        for name in names:
+            other = alike[name.casefold()]
+            if other != name and self._queues.folds_case:
+                return same_files(name, other)
+            found = self._queues.objection(name)
+            if found is not None:
+                return found
+        return None
+
     def place(self, record: NewRecord) -> tuple[NewRecord, Sequence[ConsumeQueue]]:
         """Return the record to store instead of one, and the light queues that list it.
 
@@ -61,7 +85,7 @@ class MultiDispatch:
         names = split_names(decode_properties(record.properties).get(DISPATCH, ""))
         if not any(map(is_light, names)):
             return record, ()
-        objection = listing_objection(record.topic, names)
+        objection = self.objection(record.topic, names)
         if objection is not None:
             _log.warning("a message for topic %s is in no light queue: %s", record.topic, objection)
             return _with_offsets(record, None), ()
@@ -81,11 +105,7 @@ class MultiDispatch:
             queue.next_offset += 1
 
 
-def listing_objection(topic: str, names: Sequence[str]) -> str | None:
-    """Say why a message of a topic cannot be listed in light queues; None if it can.
-
-    RocketMQ takes such messages: it counts one more message in each light queue, without an entry.
-    """
+def _naming_objection(topic: str, names: Sequence[str]) -> str | None:
     if is_light(topic):
         return f"topic {topic} is a light queue itself"
     for name in names:

@@ -68,7 +68,7 @@ class StoreParts:
         log = CommitLog(files, _segments(config, files))
         queues = _queues(config, files)
         parts = cls(
-            DirectoryLock(files, config.root_path),
+            DirectoryLock(files, config.root_path, config.written_log_paths),
             log,
             queues,
             _index(config, files),

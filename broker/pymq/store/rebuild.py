@@ -202,6 +202,8 @@ class _Rebuild:
         self._checkpoint.queues_complete = checkpoint.queues_complete
         self._checkpoint.index_timestamp = checkpoint.index_timestamp
         self._checkpoint.confirmed = checkpoint.confirmed
+        self._checkpoint.queues_end = checkpoint.queues_end
+        self._checkpoint.index_end = checkpoint.index_end
         self._checkpoint.save()
         built.ends |= kept
         self._clean_stop.adopt(built)

@@ -37,7 +37,7 @@ def truncate_log(config: StoreConfig, physical_end: int, *, files: Files | None 
     """
     files = files or Files()
     root = config.root_path
-    lock = DirectoryLock(files, root)
+    lock = DirectoryLock(files, root, config.written_log_paths)
     segments = Segments(
         files,
         config.log_paths,
@@ -88,7 +88,8 @@ def _cut(config: StoreConfig, files: Files, segments: Segments, physical_end: in
     trusted_ms = _first_time(segments, physical_end)
     for name in ("log_timestamp", "queues_timestamp", "index_timestamp", "queues_complete"):
         setattr(checkpoint, name, min(getattr(checkpoint, name), trusted_ms))
-    checkpoint.confirmed = min(checkpoint.confirmed, physical_end)
+    for name in ("confirmed", "queues_end", "index_end"):
+        setattr(checkpoint, name, min(getattr(checkpoint, name), physical_end))
     checkpoint.save()
     clean_stop.cut_stop(physical_end)
     tail = TornTail(files, segments, root, kept_bytes_max=config.recovered_bytes_max)

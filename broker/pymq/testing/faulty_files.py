@@ -119,8 +119,7 @@ class FaultyFiles(Files):
         """Do an operation, unless it is the faulty one.
 
         Args:
-            name: of the method.
-            path: of the file or directory.
+            name, path: of the method, and of the file or directory.
             do: all of it.
             partly: the start of a write that ends at a multiple of this many bytes.
             kind: class of the error, unless the disk is full.
@@ -255,6 +254,10 @@ class FaultyFiles(Files):
         self._check_alive()
         return super().modified_ms(path)
 
+    def is_at(self, fd: int, path: Path) -> bool:
+        self._check_alive()
+        return super().is_at(fd, path)
+
     def disk_usage(self, path: Path) -> DiskUsage:
         self._check_alive()
         return super().disk_usage(path)
@@ -321,8 +324,7 @@ class FaultyFiles(Files):
         self._check_alive()
         if path.is_dir():
             return False
-        if not path.parent.is_dir():
-            self.make_directory(path.parent)
+        self.make_directory(path.parent)
         make_directory = super().make_directory
 
         def do() -> bool:
@@ -373,13 +375,11 @@ class FaultyFiles(Files):
 
         return self._operate("remove_directory", path, do)
 
-    # -- small whole files --------------------------------------------------------------------
+    # -- small whole files, locks and limits --------------------------------------------------
 
     def read_file(self, path: Path) -> bytes | None:
         self._check_alive()
         return super().read_file(path)
-
-    # -- locks and limits ---------------------------------------------------------------------
 
     def lock_directory(self, path: Path) -> int:
         self._check_alive()

@@ -51,6 +51,9 @@ def test_ports_that_are_not_used_are_given_back(
     listeners = ports.listeners
     assert len(listeners) == (2 if is_found else 1)
     assert listeners[0] is made[-len(listeners)]
+    for server in listeners:
+        others = [one for one in listeners if one is not server]
+        assert list(server.beside) == others, "one limit is for the connections of both"
     assert len(sockets) == len(made) > 3
     assert sockets & open_files() == set(map(socket_of, listeners))
     for server in listeners:

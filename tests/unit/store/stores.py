@@ -61,7 +61,7 @@ class QuickFiles(Files):
     """
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(10, 90)
+        return DiskUsage(10 << 30, 90 << 30)
 
     def fsync(self, fd: int) -> None:
         os.fstat(fd)

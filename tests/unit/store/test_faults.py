@@ -338,13 +338,13 @@ def test_a_really_full_disk_is_refused_by_its_level_and_cleaned(small_disk: Path
     ballast.write_bytes(bytes(300_000))
     settings = {"segment_bytes": 1 << 16, "queue_file_bytes": 2000}
     store = open_store(small_disk / "store", clock, Files(), **settings, force_clean=False)
-    while store.not_writable_reason is None:
-        put_ok(store, record_of_size(1000))
+    while store.put([record_of_size(1000)], HOST)[0].status is PutStatus.OK:
         store.retention.check_disk()
     assert "diskSpaceWarningLevelRatio" in str(store.not_writable_reason)
     count = len(bodies(store))
     ballast.unlink()
     store.retention.check_disk()
+    clock.now_ms += 1001
     put_ok(store, record_of_size(1000))
     assert len(bodies(store)) == count + 1
     store.close()

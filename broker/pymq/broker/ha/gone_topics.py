@@ -58,17 +58,18 @@ class GoneTopics:
                 before it did again; this slave has it up to there.
 
         Raises:
-            StoreError: of a topic; it is tried again the next time, and so are those behind it.
+            StoreError: of a topic, which stays as it is; it is tried again the next time, and so
+                are those behind it.
         """
         for topic in sorted(self._gone):
             if self._store.replication.queues_end_before(topic, log_end):
+                self._store.retention.delete_queues(topic)  # first: only this can be refused
                 self._deletions.topic(topic)
                 self._offsets.delete_topic(topic)
-                self._store.retention.delete_queues(topic)
             self._gone.discard(topic)
         for topic, first in list(self._replaced.items()):
             if first <= log_end:
-                self._deletions.topic(topic)
                 self._store.retention.delete_queues(topic, before=first)
+                self._deletions.topic(topic)
                 self._offsets.delete_topic(topic)  # those of the new one are asked for again
                 del self._replaced[topic]

@@ -12,7 +12,7 @@ from pymq.broker.state.clients import Client, ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
-from pymq.errors import refusal
+from pymq.errors import BrokerError, refusal
 from pymq.net.dispatcher import Handler, Request
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
@@ -79,16 +79,26 @@ class ClientHandlers:
             self._clock.monotonic_s(),
         )
         is_changed = body.heartbeat_fingerprint == 0
+        refused: BrokerError | None = None
         for consumer in body.consumers:
-            is_changed |= self._register_consumer(request.connection, client, consumer, body)
+            try:
+                is_changed |= self._register_consumer(request.connection, client, consumer, body)
+            except BrokerError as error:  # the client's other groups are none the worse
+                refused = error
         for producer in body.producers:
             self._clients.register_producer(request.connection, client, producer.group)
+        if refused is not None:
+            raise refused
         return request.response(ResponseCode.SUCCESS, fields=_HEARTBEAT_FIELDS[is_changed])
 
     def _register_consumer(
         self, connection: ServerConnection, client: Client, consumer: ConsumerData, body: Heartbeat
     ) -> bool:
-        """Take over one group of a heartbeat; return whether its subscriptions shall be sent."""
+        """Take over one group of a heartbeat; return whether its subscriptions shall be sent.
+
+        Raises:
+            BrokerError: it cannot have a retry topic.
+        """
         config = self._groups.find(consumer.group)
         if config is None:
             return False  # It is unknown and may not be created: its pulls will be refused.

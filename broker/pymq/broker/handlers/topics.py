@@ -12,7 +12,7 @@ from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import QUEUE_COUNT_MAX, TopicTable
 from pymq.broker.state_saving import AnswerSaved
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
-from pymq.errors import refusal
+from pymq.errors import FlushFailed, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
 from pymq.protocol.admin_bodies import TopicConfigs
@@ -132,6 +132,7 @@ class TopicHandlers:
             changed_topics[config.topic] = replace(config, attributes=attributes)
         for config in changed_topics.values():
             config.encode()  # One string that cannot be encoded would stop every announcement.
+        self._topics.check_new(changed_topics)
         for config in changed_topics.values():
             if self._topics.find(config.topic) != config:
                 self._topics.put(config)
@@ -140,15 +141,26 @@ class TopicHandlers:
         """DELETE_TOPIC_IN_BROKER (215): its settings, queues and consumer offsets.
 
         With it go the retry topics of groups that popped it: nobody would read them any more.
+
+        Only the deletion of queues can be refused, as on a full disk: then the topic stays as it
+        is.
         """
         topic = (request.fields or {}).get("topic", "")
         self._check_name(topic)
         for one in [*self._pop_retry_topics(topic), topic]:
-            self._topics.delete(one)
-            self._deletions.topic(one)
-            self._offsets.delete_topic(one)
-            self._store.retention.delete_queues(one)
+            try:
+                self._store.retention.delete_queues(one)
+            except FlushFailed:
+                self._forget(one)  # The next start may find the queues deleted.
+                raise
+            self._forget(one)
         return self._answer_saved(request)
+
+    def _forget(self, topic: str) -> None:
+        """Forget a topic without queues: nothing here can be refused."""
+        self._topics.delete(topic)
+        self._deletions.topic(topic)
+        self._offsets.delete_topic(topic)
 
     def _pop_retry_topics(self, topic: str) -> list[str]:
         if not self._config.delete_retry_topics:

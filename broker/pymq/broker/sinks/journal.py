@@ -94,7 +94,7 @@ class SinkJournal:
                 for record in decode_records(buffer, verify=True):
                     entry = _entry(record)
                     if entry is not None:
-                        place = record.queue_offset, record.store_timestamp
+                        place = self._place(record.queue_offset, record.store_timestamp)
                         self._table.take(entry, place, record.physical_offset + record.size)
             at = max(result.next_queue_offset, at + 1)
         forgotten, undecided = self._table.settle(end)
@@ -199,7 +199,16 @@ class SinkJournal:
         return result
 
     def _take(self, entry: JournalEntry, place: PutResult) -> None:
-        self._table.take(entry, (place.queue_offset, place.store_timestamp), place.physical_end)
+        at = self._place(place.queue_offset, place.store_timestamp)
+        self._table.take(entry, at, place.physical_end)
+
+    def _place(self, queue_offset: int, store_timestamp: int) -> tuple[int, int]:
+        """Return where and when an entry was written.
+
+        Store times never fall: after a clock was ahead they are in the future, but the log is kept
+        by the clock.
+        """
+        return queue_offset, min(store_timestamp, self._clock.wall_ms())
 
     async def wait_secured(self, physical_end: int) -> None:
         """Return once the log is on the disk up to a physical offset, whatever the flush mode.
@@ -224,7 +233,7 @@ class SinkJournal:
         self._table.forget_old(now_ms)  # of which nothing is said again
         count = 0
         reserved_ms = self._config.reserved_hours * _HOUR_MS
-        for sink in self._table.about_to_expire(now_ms - reserved_ms // 2):
+        for sink in self._table.about_to_expire(now_ms - reserved_ms // 2, now_ms=now_ms):
             name = sink.row.last.sink
             async with self.lock(name):
                 # While others were written, it may have been forgotten, or published something.

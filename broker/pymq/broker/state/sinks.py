@@ -17,6 +17,7 @@ somebody may repeat that.
 """
 
 import logging
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -282,12 +283,17 @@ class SinkTable:
             self._forget(name)
         return len(old)
 
-    def about_to_expire(self, before_ms: int) -> list[Sink]:
-        """Return the sinks to last whose record in the journal is older than that."""
+    def about_to_expire(self, before_ms: int, *, now_ms: int = sys.maxsize) -> list[Sink]:
+        """Return the sinks to last whose record in the journal is older than that.
+
+        So is one that was written later than now, by a clock that was ahead.
+        """
         return [
             sink
             for sink in self._sinks.values()
-            if sink.row.is_lasting and sink.pending is None and sink.place[1] < before_ms
+            if sink.row.is_lasting
+            and sink.pending is None
+            and not before_ms <= sink.place[1] <= now_ms
         ]
 
     # --- as a file

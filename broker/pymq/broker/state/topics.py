@@ -16,7 +16,7 @@ from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody
 from pymq.protocol.codes import Permission, ResponseCode
 from pymq.protocol.multi_dispatch import is_light
-from pymq.store import QueueKey
+from pymq.store import QueueKey, same_files
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class TopicTable:
 
     Args:
         has_light_queues: whether there are such.
+        folds_case: whether topics that differ only in case would have the same files, of which
+            there can be only one then.
 
     Attributes:
         on_change: called after every change; to be set by whoever needs to know.
@@ -40,9 +42,15 @@ class TopicTable:
     """
 
     def __init__(
-        self, config: BrokerConfig, clock: Clock, *, has_light_queues: bool = False
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        *,
+        has_light_queues: bool = False,
+        folds_case: bool = False,
     ) -> None:
         self._has_light_queues = has_light_queues
+        self._folds_case = folds_case
         self._config = config
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
@@ -79,11 +87,30 @@ class TopicTable:
             )
         return config
 
+    def check_new(self, topics: Iterable[str]) -> None:
+        """Check that topics can be there beside those that are, and beside each other.
+
+        Raises:
+            BrokerError: one would have the files of another.
+        """
+        if not self._folds_case:
+            return
+        known = {topic.casefold(): topic for topic in self._topics}
+        for topic in topics:
+            other = known.setdefault(topic.casefold(), topic)
+            if other != topic and topic not in self._topics:
+                raise refusal(ResponseCode.INVALID_PARAMETER, same_files(topic, other))
+
     def put(self, config: TopicConfig) -> None:
-        """Create a topic, or replace its settings; those of a light queue cannot be changed."""
+        """Create a topic, or replace its settings; those of a light queue cannot be changed.
+
+        Raises:
+            BrokerError: it would have the files of another one.
+        """
         if self._light(config.topic) is not None:
             return
         if config.topic not in self._topics:
+            self.check_new((config.topic,))
             self.ids.created(config.topic)
         self._topics[config.topic] = config
         self._changed()
@@ -111,6 +138,9 @@ class TopicTable:
 
         Returns:
             Its settings, or None if no template allows it.
+
+        Raises:
+            BrokerError: as ``put``.
         """
         template = self._topics.get(default_topic)
         if template is None or not template.perm & _INHERIT:
@@ -127,6 +157,9 @@ class TopicTable:
         """Return a topic's settings; create it with this many queues if it does not exist.
 
         No topic gets more than ``QUEUE_COUNT_MAX``.
+
+        Raises:
+            BrokerError: as ``put``.
         """
         config = self._topics.get(topic)
         if config is None:

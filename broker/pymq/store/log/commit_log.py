@@ -219,15 +219,15 @@ class CommitLog:
             if segment.end <= self.flushed:
                 break
             if segment.first < end:
-                due.append(segment.fd)
+                due.append(segment)
         return LogFlush(self.files, end, store_timestamp, self._duplicates(reversed(due)))
 
-    def _duplicates(self, descriptors: Iterable[int]) -> list[int]:
-        """Return duplicates of descriptors, all or none."""
+    def _duplicates(self, segments: Iterable[Segment]) -> list[int]:
+        """Return duplicates of the descriptors of segments, all or none."""
         found: list[int] = []
         try:
-            for fd in descriptors:
-                found.append(self.files.duplicate(fd))
+            for segment in segments:
+                found.append(self.files.duplicate(segment.fd))
         except StoreError:
             for fd in found:
                 self.files.close(fd)
@@ -237,6 +237,7 @@ class CommitLog:
     def finish_flush(self, flush: LogFlush) -> None:
         """Record that a flush succeeded."""
         self.flushed = max(self.flushed, flush.end)
+        self.segments.close_many()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -297,10 +298,10 @@ class CommitLog:
             StoreError: the process has too many open files.
         """
         segments = [self.segments.find(start) for start in starts]
-        originals = list(dict.fromkeys(segment.fd for segment in segments))
+        originals = list(dict.fromkeys(segments))
         duplicates = dict(zip(originals, self._duplicates(originals), strict=True))
         return [
-            (duplicates[segment.fd], start - segment.first, size)
+            (duplicates[segment], start - segment.first, size)
             for segment, start, size in zip(segments, starts, sizes, strict=True)
         ]
 

@@ -1,5 +1,6 @@
 """One fixed-size file of the commit log: written by ``pwrite``, read through a map."""
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,11 @@ class Segment:
                 self.advise(self._advice)
         return self._view
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no descriptor: it has not been used, or was closed since."""
+        return self._fd is None and self._view is None
+
     def is_loaded(self, first: int, end: int) -> bool:
         """Return whether a part of the file is in memory; False if it is not even mapped."""
         return self._view is not None and self._files.is_resident(self._view, first, end)
@@ -140,8 +146,9 @@ class Segment:
 
     def unlock_from_memory(self) -> None:
         """Undo ``lock_in_memory``; closing does that, too."""
-        if self._view is not None:
-            self._files.unlock_from_memory(self._view)
+        view = self._view  # Another thread may close an old file now.
+        if view is not None:
+            self._files.unlock_from_memory(view)
 
     def flush(self) -> None:
         """Force what was written to the disk."""
@@ -157,6 +164,20 @@ class Segment:
             self._files.close(self._fd)
             self._fd = None
         return True
+
+    def close_unused(self) -> bool:
+        """Close the file for now, unless somebody uses its map; return whether it is closed.
+
+        Unlike ``release`` it leaves alone who has the view of the whole map at hand.
+        """
+        if self._view is not None:
+            mapped = weakref.ref(self._view.obj)
+            self._view = None
+            used: Any = mapped()
+            if used is not None:
+                self._view = memoryview(used)
+                return False
+        return self.release()
 
     def close(self) -> None:
         """Close the file. Views stay valid: the map lives as long as the last of them."""

@@ -2,24 +2,37 @@
 
 They may be in several directories, on several disks. File number i, counted from the start of
 the address space, is created in ``writable[i % len(writable)]``: the directories sorted by name,
-without those that are read-only or nearly full (if all are nearly full, that does not count).
-Existing files are used wherever they are.
+without those that are read-only or nearly full (if all are nearly full, that does not count). A
+directory where the file does not fit is passed over. Existing files are used wherever they are.
+
+A file is reserved whole, and only where there is room for it: a reservation that fails has taken
+all the room there was, if only for a moment, and whatever else is on that disk would notice.
 
 Source: RocketMQ MappedFileQueue, MultiPathMappedFileQueue, AllocateMappedFileService.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
-from pymq.errors import OffsetOutOfRange, StoreError, StoreMismatch
+from pymq.errors import DiskFull, OffsetOutOfRange, StoreError, StoreMismatch
 from pymq.store.files import Files
 from pymq.store.log.segment import NORMAL_READS, Segment, parse_segment_name, segment_name
 from pymq.store.log.warm_up import WarmUp
 
+#: A file of the log that was read has two descriptors, its own and that of its map. All of them
+#: together may take an eighth of what the process has: connections (``net.server``) take a half at
+#: most, consume queues (``queue_table``) a quarter, and the rest is for whatever comes and goes.
+_OPEN_SHARE = 16
+_OPEN_LEAST = 4
+
 
 class Segments:
     """Adjacent segments of one size; the first one may start at any multiple of it.
+
+    Those that have been open for the longest time are closed again when many are, if nobody uses
+    them just then.
 
     Belongs to the thread of the store, except ``prepare_next``, which any thread may call.
     """
@@ -38,6 +51,12 @@ class Segments:
         self._read_only = frozenset(read_only)
         self._paths = sorted({*paths, *read_only}, key=str)
         self._all: list[Segment] = []
+        #: Those that are open, the one opened first first.
+        self._opened: dict[Segment, None] = {}
+        self._open_max = max(_OPEN_LEAST, files.open_files_limit() // _OPEN_SHARE)
+        #: Returns from where on files may have to be flushed. They stay open: a file that is opened
+        #: later may not be told what could not be written.
+        self.unflushed_from: Callable[[], int] = lambda: sys.maxsize
         self._empty: list[Path] = []
         self._creating = Lock()
         #: Where the first file of an empty log begins.
@@ -47,6 +66,10 @@ class Segments:
         self.segment_bytes = segment_bytes
         #: Directories whose disks are nearly full.
         self.full_paths: Collection[Path] = ()
+        #: Returns why a directory must not have a new file; None: it may. Called in any thread.
+        self.lack_of_room: Callable[[Path], str | None] = lambda path: None
+        #: Why the next file could not be created for want of room, last time; None: it could.
+        self.no_room: str | None = None
 
     def load(self) -> None:
         """Find the files that exist; nothing is changed.
@@ -112,7 +135,10 @@ class Segments:
         return len(self._all)
 
     def __getitem__(self, index: int) -> Segment:
-        return self._all[index]
+        segment = self._all[index]
+        if segment.is_closed:
+            self._count_open(segment)
+        return segment
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._all)
@@ -132,18 +158,54 @@ class Segments:
         if every:
             index = (physical_offset - every[0].first) // self.segment_bytes
             if 0 <= index < len(every):
-                return every[index]
+                return self[index]
         kept = f"{every[0].first}..{every[-1].end}" if every else "nothing"
         raise OffsetOutOfRange(f"physical offset {physical_offset}, the log holds {kept}")
 
-    def _directory_of(self, first: int) -> Path:
-        """Return the directory for the file that begins at an offset."""
+    def _count_open(self, segment: Segment) -> None:
+        """Record that a segment is about to be opened; close others if there are many."""
+        self._opened.pop(segment, None)
+        self._opened[segment] = None
+        self.close_many()
+
+    def close_many(self) -> None:
+        """Close segments, the one opened first first, while more are open than may be."""
+        excess = len(self._opened) - self._open_max
+        if excess <= 0:
+            return
+        kept = {next(reversed(self._opened)), *self._all[-2:]}  # The first one is just wanted.
+        for segment in [one for one in self._opened if one not in kept]:
+            if segment.end <= self.unflushed_from() and segment.close_unused():
+                del self._opened[segment]
+                excess -= 1
+                if not excess:
+                    break
+
+    def _directories_for(self, first: int) -> list[Path]:
+        """Return where the file that begins at an offset may be, in the order of trying."""
         writable = [path for path in self._paths if path not in self._read_only]
         roomy = [path for path in writable if path not in self.full_paths] or writable
-        return roomy[first // self.segment_bytes % len(roomy)]
+        turn = first // self.segment_bytes % len(roomy)
+        return [*roomy[turn:], *roomy[:turn], *(path for path in writable if path not in roomy)]
 
     def _create(self, first: int) -> Segment:
-        directory = self._directory_of(first)
+        failure: DiskFull | None = None
+        for directory in self._directories_for(first):
+            reason = self.lack_of_room(directory)
+            try:
+                if reason is not None:
+                    raise DiskFull(reason)
+                segment = self._create_in(directory, first)
+            except DiskFull as error:
+                failure = failure or error
+            else:
+                self.no_room = None
+                return segment
+        assert failure is not None
+        self.no_room = str(failure)
+        raise failure
+
+    def _create_in(self, directory: Path, first: int) -> Segment:
         if self._files.make_directory(directory):
             self._files.fsync_directory(directory.parent)
         path = directory / segment_name(first)
@@ -219,7 +281,8 @@ class Segments:
                     segment.remove()
                 segment = self._create(first)
             self._all.append(segment)
-            return segment
+        self._count_open(segment)
+        return segment
 
     def drop_prepared(self) -> None:
         """Delete a prepared segment that was not used."""
@@ -246,13 +309,16 @@ class Segments:
         """
         while len(self._all) > count:
             segment = self._all.pop()
+            self._opened.pop(segment, None)
             segment.remove()
             self._files.fsync_directory(segment.path.parent)
 
     def take_first(self) -> Segment:
         """Take the oldest segment, which must not be the only one, out of the log."""
         assert len(self._all) > 1
-        return self._all.pop(0)
+        segment = self._all.pop(0)
+        self._opened.pop(segment, None)
+        return segment
 
     def close(self) -> None:
         """Close all files; views on them stay valid."""

@@ -1,5 +1,6 @@
 """All consume queues of a store, by (topic, queue id)."""
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,10 @@ _QUEUE_ID_MAX = (1 << 31) - 1
 #: The longest name a directory can have.
 DIRECTORY_BYTES_MAX = 255
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+
+#: Queue files take a quarter of the descriptors that the process has; see ``log.segments``.
+_OPEN_SHARE = 4
+_OPEN_LEAST = 16
 
 #: A queue: (topic, queue id).
 QueueKey: TypeAlias = tuple[str, int]
@@ -53,9 +58,12 @@ class QueueTable:
         self._extension_file_bytes = extension_file_bytes
         self._empty: list[Path] = []
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
+        #: Names of topics without their case -> the one of them that has the directory.
+        self._spellings: dict[str, str] = {}
         #: How many of them are light queues.
         self.light_count = 0
-        self.files = QueueFiles(files, min(open_max, max(16, files.open_files_limit() // 2)))
+        limit = max(_OPEN_LEAST, files.open_files_limit() // _OPEN_SHARE)
+        self.files = QueueFiles(files, min(open_max, limit))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self.by_key.values())
@@ -72,15 +80,60 @@ class QueueTable:
         found = [queue for (name, _), queue in self.by_key.items() if name == topic]
         return sorted(found, key=lambda queue: queue.queue_id)
 
+    @functools.cached_property
+    def folds_case(self) -> bool:
+        """Whether topics that differ only in case would have the same directory.
+
+        The names beside that of the queues tell; there are some when this matters.
+        """
+        files, root = self.files.files, self._path.parent
+        names = {entry.name for entry in files.list_directory(root)}
+        others = {name.swapcase() for name in names} - names
+        return any(files.exists(root / name) for name in others)
+
+    def objection(self, topic: str) -> str | None:
+        """Return why a topic cannot have queues beside those that exist; None if it can."""
+        known = self._spellings.get(topic.casefold(), topic)
+        if known == topic or not self.folds_case:
+            return None
+        is_there = self.files.files.exists(self._path / known) or any(
+            name == known for name, _ in self.by_key
+        )
+        return same_files(topic, known) if is_there else None
+
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, created if it does not exist."""
+        """Return a queue, created if it does not exist.
+
+        Raises:
+            StoreMismatch: another topic has its directory.
+        """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
+            objection = self.objection(topic)
+            if objection is not None:
+                raise StoreMismatch(f"{self._path}: {objection}")
+            self._spellings[topic.casefold()] = topic
             path = self._path / topic / str(queue_id)
             queue = ConsumeQueue(self.files, path, topic, queue_id, self._file_bytes)
             self.by_key[topic, queue_id] = queue
             self.light_count += is_light(topic)
         return queue
+
+    def begin(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Have a queue without entries begin at an offset; return whether it is one.
+
+        Nothing is written: its first entry creates its first file.
+        """
+        if illegal_name(topic, queue_id, bytes_max=DIRECTORY_BYTES_MAX) is not None:
+            return False
+        if self.objection(topic) is not None:
+            return False
+        queue = self.find(topic, queue_id)
+        if queue is not None and queue.next_offset:
+            return False
+        queue = self.make(topic, queue_id)
+        queue.min_offset = queue.end_offset = queue.next_offset = offset
+        return True
 
     def extension_of(self, queue: ConsumeQueue) -> QueueExtension:
         """Return a queue's extension, created if missing; ``extension_file_bytes`` is set."""
@@ -104,6 +157,9 @@ class QueueTable:
         Raises:
             StoreMismatch: a file has another size or name than a queue file can have.
         """
+        listed = self.files.files.list_directory(self._path)
+        if listed and self.folds_case:  # also those without queues: the next one would be in it
+            self._spellings = {entry.name.casefold(): entry.name for entry in listed}
         for topic, queue_id, directory in queue_directories(self.files.files, self._path):
             bases, _ = self._load_files(
                 directory,
@@ -202,6 +258,15 @@ def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
         and _NUMBER.fullmatch(queue_id.name)
         and int(queue_id.name) <= _QUEUE_ID_MAX
     ]
+
+
+def same_files(topic: str, other: str) -> str:
+    """Return why a topic cannot be stored beside another one, from which only its case differs."""
+    return (
+        f"topic {topic!r} cannot be stored beside topic {other!r}: this broker's file system does "
+        "not tell upper from lower case, and both would have the same files. Choose another name, "
+        "or give the broker a store (storePathRootDir) on a file system that tells them apart"
+    )
 
 
 def illegal_name(topic: str, queue_id: int, *, bytes_max: int | None = None) -> str | None:

@@ -97,6 +97,6 @@ class IndexResumption:
             record = first_record(segments[index])
             if record is None or record.store_timestamp <= 0:
                 continue
-            if record.store_timestamp <= self._checkpoint.index_trusted_ms:
+            if self._checkpoint.index_covers(segments[index].first, record.store_timestamp):
                 return segments[index].first
         return self._log.first

@@ -60,8 +60,8 @@ def find_log_end(
             return clean_stop.log_end
         checkpoint = Checkpoint(files, root / CHECKPOINT_NAME)
         checkpoint.load()
-        trusted_ms = None if is_clean else checkpoint.trusted_ms
-        return _scan(config, segments, _start(segments, trusted_ms), is_cancelled)
+        start = _start(segments, None if is_clean else checkpoint)
+        return _scan(config, segments, start, is_cancelled)
     finally:
         segments.close()
         lock.release()
@@ -73,17 +73,17 @@ def _ends_at(segments: Segments, end: int) -> bool:
     return 0 <= position <= last.size_bytes and not any(last.read(position, 8))
 
 
-def _start(segments: Segments, trusted_ms: int | None) -> int:
+def _start(segments: Segments, checkpoint: Checkpoint | None) -> int:
     """Return the number of the last segment before which nothing is missing.
 
     Args:
-        trusted_ms: what was stored until then is on the disk; None: everything is.
+        checkpoint: says what is on the disk; None: everything is.
     """
     for index in range(len(segments) - 1, 0, -1):
         record = first_record(segments[index])
         if record is None or record.store_timestamp <= 0:
             continue
-        if trusted_ms is None or record.store_timestamp <= trusted_ms:
+        if checkpoint is None or checkpoint.covers(segments[index].first, record.store_timestamp):
             return index
     return 0
 
@@ -92,7 +92,8 @@ def _scan(
     config: StoreConfig, segments: Segments, start: int, is_cancelled: Callable[[], bool]
 ) -> int:
     end = segments[start].first
-    for segment in list(segments)[start:]:
+    for index in range(start, len(segments)):
+        segment = segments[index]
         stop = Stop.END
         for chunk in scan_segment(
             segment,

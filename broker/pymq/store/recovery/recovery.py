@@ -3,8 +3,8 @@
 1. If there is no ``abort`` file, and ``queues.json`` (written by our clean stop) fits the files,
    everything is as it was left, and only the ends are checked.
 2. Otherwise the log is read from the first segment with records that the queues may lack: after a
-   clean stop the last one that they reach, after an unclean one the last one that is older than
-   the checkpoint, or the first one of all if a queue turns out to lack older entries. Queue
+   clean stop the last one that they reach, after an unclean one the last one that the checkpoint
+   covers, or the first one of all if a queue turns out to lack older entries. Queue
    entries are compared with the records and written where they are missing or wrong, and so are
    the units of extensions.
 3. The log ends where there is no valid record. If that is an unfinished write, the rest is copied
@@ -239,7 +239,7 @@ class Recovery:
             if self._clean:
                 if segments[index].first <= covered:
                     return index
-            elif record.store_timestamp <= self._checkpoint.trusted_ms:
+            elif self._checkpoint.covers(segments[index].first, record.store_timestamp):
                 return index
         return 0
 
@@ -352,7 +352,10 @@ class Recovery:
         log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)
         checkpoint = self._checkpoint
         checkpoint.log_timestamp = log.store_timestamp
-        checkpoint.record_queues(log.store_timestamp, self._index_ms())
+        index_end = None if self._index is None else 0 if self._clean else checkpoint.index_end
+        checkpoint.record_queues(
+            log.store_timestamp, self._index_ms(), queues_end=end, index_end=index_end
+        )
         checkpoint.confirmed = end
         checkpoint.save()
 
@@ -361,7 +364,8 @@ class Recovery:
         begin = self._checkpoint.flushed_end
         if begin > end:
             begin = 0  # Another broker has cut the log and written to it since.
-        for segment in list(self._log.segments)[first:]:
+        for index in range(first, len(self._log.segments)):
+            segment = self._log.segments[index]
             if not segment.read_only:
                 low, high = max(begin, segment.first), min(end, segment.end)
                 segment.write_again(low - segment.first, high - segment.first)

@@ -11,6 +11,7 @@ from pymq.store.log.segments import Segments
 from pymq.store.queues.queue_trim import TrimJob
 from pymq.store.retention.deleted_segments import DeletedSegments
 from pymq.store.retention.disk_watch import DiskWatch, Usages
+from pymq.store.state.checkpoint import DirectoryLock
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class CleanJob:
         segments: Segments,
         deleted_segments: DeletedSegments,
         disk: DiskWatch,
+        lock: DirectoryLock,
         oldest: tuple[Path, Path] | None,
         directories: Collection[Path],
         index_files: list[Path],
@@ -34,6 +36,7 @@ class CleanJob:
         self._segments = segments
         self._deleted_segments = deleted_segments
         self._disk = disk
+        self._lock = lock
         self._now_s = now_s
         #: Paths of the oldest segment and of the next one; None if the oldest one has to stay.
         self.oldest = oldest
@@ -46,9 +49,14 @@ class CleanJob:
         self.last_write_ms: int | None = None
         #: Segments deleted, or whose memory was released.
         self.count = 0
+        #: Whether nothing was done, as the store's directories are not there any more.
+        self.is_lost = False
 
     def run(self) -> None:
         """Delete, then look. Never raises: failures are logged, and the next job tries again."""
+        if self._lock.lost() is not None:
+            self.is_lost = True  # What is in their place may be another store's.
+            return
         self._segments.unlock_old()
         self.count = self._deleted_segments.step(self._now_s)
         self.directories = [path for path in self.directories if not self._flush(path)]
@@ -94,11 +102,16 @@ class CleanJob:
 class WatchJob:
     """A look at the disks. ``run`` in any thread, then ``Retention.finish_watch``."""
 
-    def __init__(self, files: Files, disk: DiskWatch, deleted: Sequence[int]) -> None:
+    def __init__(
+        self, files: Files, disk: DiskWatch, lock: DirectoryLock, deleted: Sequence[int]
+    ) -> None:
         self._files = files
         self._disk = disk
+        self._lock = lock
         self._deleted = deleted
         self.usages: Usages = {}
+        #: What of the store's directories is not there any more; None: everything is.
+        self.lost: Path | None = None
 
     def run(self) -> None:
         """Free the space of deleted queue files, then look. Never raises."""
@@ -108,3 +121,4 @@ class WatchJob:
             except OSError as error:
                 _log.error("a deleted consume-queue file cannot be closed: %s", error)
         self.usages = self._disk.look()
+        self.lost = self._lock.lost()

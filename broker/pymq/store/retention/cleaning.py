@@ -30,7 +30,8 @@ from pymq.store.queues.queue_trim import TrimJob
 from pymq.store.retention.clean_jobs import CleanJob, WatchJob
 from pymq.store.retention.deleted_segments import DeletedSegments
 from pymq.store.retention.disk_watch import DiskWatch, Usages
-from pymq.store.retention.policy import may_delete
+from pymq.store.retention.policy import DiskLevel, may_delete
+from pymq.store.state.checkpoint import DirectoryLock
 from pymq.store.state.clean_stop import CleanStop
 from pymq.store.write_gate import WriteGate
 
@@ -48,6 +49,7 @@ class Retention:
         config: the rules.
         clock: for ages and hours.
         log, queues, index: what is cleaned; no index if none is kept.
+        lock: of the store's directories.
         clean_stop: records which queues are deleted.
         disks: how full they are.
         durability: says what is on the disk: nothing else may be deleted.
@@ -67,6 +69,7 @@ class Retention:
         queues: QueueTable,
         index: KeyIndex | None,
         *,
+        lock: DirectoryLock,
         clean_stop: CleanStop,
         disks: DiskWatch,
         durability: Durability,
@@ -78,6 +81,7 @@ class Retention:
         self._log = log
         self._queues = queues
         self._index = index
+        self._lock = lock
         self._clean_stop = clean_stop
         self._disks = disks
         self._durability = durability
@@ -95,6 +99,8 @@ class Retention:
         self._old_index: list[Path] = []  # Index files to delete.
         self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
         self._logged = ""
+        self._no_room_said = False
+        log.segments.lack_of_room = disks.lack_of_room
 
     # -- the disks ----------------------------------------------------------------------------
 
@@ -106,12 +112,25 @@ class Retention:
     def begin_watch(self) -> WatchJob:
         """Return a job that closes deleted queue files and looks at the disks; one a second."""
         self._gate.check_open()
-        return WatchJob(self._log.files, self._disks, self._queues.files.take_deleted())
+        deleted = self._queues.files.take_deleted()
+        return WatchJob(self._log.files, self._disks, self._lock, deleted)
 
     def finish_watch(self, job: WatchJob) -> None:
-        """Record how full the disks are: above a level, writes are refused."""
+        """Record how full the disks are: above a level, writes are refused.
+
+        Without the directories that were opened, they are for good: what was written to files that
+        nobody can open again would be lost with this process, and whoever finds the place empty
+        may have begun another store there.
+        """
         self._gate.check_open()
         self._record_disk(job.usages)
+        if job.lost is not None:
+            self._gate.record_error(
+                FlushFailed(
+                    f"{job.lost} was removed or replaced while this store had it open: put it "
+                    "back, and start the broker again"
+                )
+            )
 
     def check_disk(self) -> None:
         """Look at the disks in this thread."""
@@ -151,6 +170,7 @@ class Retention:
             segments,
             self._deleted_segments,
             self._disks,
+            self._lock,
             oldest,
             list(self._unflushed),
             self._old_index,
@@ -168,6 +188,9 @@ class Retention:
         job begins another pass.
         """
         self._gate.check_open()
+        if job.is_lost:
+            self._left = None
+            return 0
         self._record_disk(job.usages)
         failed = {path: self._unflushed[path] for path in job.directories}
         # Each of them may have more files to delete.
@@ -178,6 +201,8 @@ class Retention:
             assert self._left is not None
             self._left -= 1
             self._deleted_segments.add(self._log.segments.take_first())
+            # One file less may be enough; the next attempt to create one tells.
+            self._log.segments.no_room = None
             return job.count + 1
         count = job.count + self._trim(job.trims)
         if not count:
@@ -203,9 +228,19 @@ class Retention:
             last_write_ms,
             self._config,
             now_ms=self._clock.wall_ms(),
-            level=self._disks.level,
+            level=self._level(),
             is_requested=self._requested_passes > 0,
         )
+
+    def _level(self) -> DiskLevel:
+        """Return the level of the disks, FORCE at least while the log's next file does not fit."""
+        level, no_room = self._disks.level, self._log.segments.no_room
+        if no_room is None or level >= DiskLevel.FORCE or self._deleted_segments.frees_later:
+            return level
+        if self._config.force_clean and not self._no_room_said:
+            self._no_room_said = True  # Once: on a small disk it is so for each file.
+            _log.warning("%s; the oldest commit-log files are deleted whenever it is so", no_room)
+        return DiskLevel.FORCE
 
     def _trim(self, trims: Sequence[TrimJob]) -> int:
         """Trim the index, and then some queues at a time; return 0 when all of it is done."""
@@ -233,7 +268,7 @@ class Retention:
             return trim.finish()
         except StoreError as error:
             self._trim_again = True
-            if str(error) != self._logged:
+            if not self._logged:  # The first one: without descriptors, say, it is so for all.
                 self._logged = str(error)
                 _log.error("an old file stays until this succeeds: %s", error)
         return False
@@ -328,5 +363,6 @@ class Retention:
 
     def close(self) -> None:
         """Delete what was taken out of the log; views on it stay valid."""
-        self._deleted_segments.step(self._clock.monotonic_s())
+        if self._deleted_segments.deleted or self._lock.lost() is None:
+            self._deleted_segments.step(self._clock.monotonic_s())
         self._deleted_segments.close()

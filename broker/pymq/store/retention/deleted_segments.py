@@ -46,6 +46,11 @@ class DeletedSegments:
         """Deleted segments that are still read."""
         return len(self._held)
 
+    @property
+    def frees_later(self) -> bool:
+        """Whether the space of segments comes yet: they are to be deleted, or read for a while."""
+        return bool(self._leaving) or any(one is not None for one in self._held.values())
+
     def step(self, now_s: float) -> int:
         """Delete and unmap what is possible; return how many segments were deleted or unmapped.
 

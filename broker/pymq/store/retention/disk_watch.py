@@ -7,7 +7,7 @@ from pathlib import Path
 from pymq.errors import StoreError
 from pymq.store.config import StoreConfig
 from pymq.store.files import DiskUsage, Files
-from pymq.store.retention.policy import DiskLevel, level_of
+from pymq.store.retention.policy import DiskLevel, fits_next, level_of
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class DiskWatch:
         self.full_log_paths = frozenset(
             path for path in logs if level_of(usages[path], self._config) >= DiskLevel.FORCE
         )
-        roomiest = min(logs, key=lambda path: usages[path].ratio, default=None)
+        fitting = [path for path in logs if fits_next(usages[path], self._config)]
+        roomiest = min(fitting or logs, key=lambda path: usages[path].ratio, default=None)
         counted = [path for path in (roomiest, self._config.queues_path) if path in usages]
         levels = {path: level_of(usages[path], self._config) for path in counted if path}
         path = max(levels, key=levels.__getitem__, default=self._config.root_path)
@@ -73,6 +74,25 @@ class DiskWatch:
                 "(diskSpaceWarningLevelRatio): free some space there, or set diskFreeEnoughBytes "
                 "if what is left is enough"
             )
+
+    def lack_of_room(self, path: Path) -> str | None:
+        """Return why a directory must not have the next file of the log; None: it may.
+
+        In any thread. A disk that cannot be looked at is left to the attempt.
+        """
+        try:
+            usage = self._files.disk_usage(path)
+        except StoreError:
+            return None
+        if fits_next(usage, self._config):
+            return None
+        # Without what is left: that changes all the time, and this is logged whenever it changes.
+        return (
+            f"{path}: no space left on the device for the next file of the log "
+            f"(mappedFileSizeCommitLog={self._config.segment_bytes}) below "
+            f"{self._config.disk_full_percent} % (diskSpaceWarningLevelRatio); "
+            "free some space there"
+        )
 
     def _text(self, path: Path, usage: DiskUsage) -> str:
         left = usage.available_bytes >> 20

@@ -10,7 +10,11 @@ above 90 %   ``FULL``               and writes are refused; reads and dispatch g
 ===========  =====================  =========================================================
 
 The higher level of the disks of commit log and consume queues counts. If the log has several
-directories, the one with the most room counts: new files are created there.
+directories, the one with the most room counts, of those where another file fits.
+
+Files of the log are reserved whole, so a disk may never reach 85 % and yet be too full for the
+next one: below ``FULL``, for otherwise it could not be written. While the next file does not fit
+anywhere, the level is ``FORCE`` at least. RocketMQ's files take room as they are written.
 
 Source: RocketMQ DefaultMessageStore.CleanCommitLogService.
 """
@@ -44,6 +48,13 @@ def level_of(usage: DiskUsage, config: StoreConfig) -> DiskLevel:
     if percent > config.disk_force_percent:
         return DiskLevel.FORCE
     return DiskLevel.CLEAN if percent > config.disk_clean_percent else DiskLevel.PLENTY
+
+
+def fits_next(usage: DiskUsage, config: StoreConfig) -> bool:
+    """Return whether another file of the log fits on a disk, and can be written then."""
+    size = config.segment_bytes
+    after = DiskUsage(usage.used_bytes + size, usage.available_bytes - size)
+    return level_of(after, config) < DiskLevel.FULL
 
 
 def is_hour_of(now_ms: int, hours: Collection[int]) -> bool:

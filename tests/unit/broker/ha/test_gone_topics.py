@@ -113,18 +113,23 @@ def test_only_queues_of_the_earlier_topic_go(tmp_path: Path) -> None:
     assert not bed.gone and bed.forgotten == ["A"]
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
 def test_offsets_stay_while_queues_cannot_be_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, is_gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be of the topic that there is now, and nobody would ask for them again."""
     bed = Bed(tmp_path)
+    bed.told("A")
     bed.put("A")
     first = bed.store.log_end
-    master = TopicIds()
-    master.log_end = lambda: first
-    master.created("A")
-    bed.told("A")
-    bed.gone.take_ids(master.body())
+    if is_gone:
+        bed.told()
+    else:
+        master = TopicIds()
+        master.log_end = lambda: first
+        master.created("A")
+        bed.told("A")
+        bed.gone.take_ids(master.body())
 
     def full(topic: str, *, before: int | None = None) -> int:
         raise DiskFull("no space left")
@@ -133,9 +138,9 @@ def test_offsets_stay_while_queues_cannot_be_deleted(
         patch.setattr(bed.store.retention, "delete_queues", full)
         with pytest.raises(DiskFull):
             bed.gone.delete(first)
-    assert bed.gone and bed.left("A") == (1, 1)
+    assert bed.gone and bed.left("A") == (1, 1) and not bed.forgotten
     bed.gone.delete(first)
-    assert not bed.gone and bed.left("A") == (0, None)
+    assert not bed.gone and bed.left("A") == (0, None) and bed.forgotten == ["A"]
 
 
 def test_a_log_that_lost_its_end_has_no_topic_that_begins_behind_it() -> None:

@@ -331,3 +331,35 @@ def test_how_long_the_log_is_kept_may_change(tmp_path: Path) -> None:
 
 def put_entry(bed: Bed, body: bytes) -> None:
     bed.journal.put_now(NewRecord(SINK_TOPIC, 0, body, b"", HOST, bed.clock.now_ms))
+
+
+def test_a_clock_that_was_ahead_makes_nothing_young_for_a_year(tmp_path: Path) -> None:
+    """Store times never fall; how old an entry is tells the clock."""
+    bed = Bed(tmp_path)
+
+    async def test() -> None:
+        bed.clock.now_ms += 365 * 24 * HOUR_MS
+        await bed.publish(batch("ahead"))
+        bed.clock.now_ms -= 365 * 24 * HOUR_MS
+        await bed.publish(batch("later"))
+        table = SinkTable()
+        again = SinkJournal(
+            bed.store,
+            bed.writer,
+            table,
+            bed.clock,
+            lambda end, done: done(None),
+            config=bed.config,
+            host=HOST,
+        )
+        again.load()
+        assert await bed.journal.say_again() == 1, "what was said at the wrong time"
+        assert await bed.journal.say_again() == 0, "once"
+        bed.clock.now_ms += 37 * HOUR_MS
+        before_ms = bed.clock.now_ms - 36 * HOUR_MS
+        found = [sink.row.last.sink for sink in table.about_to_expire(before_ms)]
+        assert sorted(found) == ["ahead", "later"], "after a start: from then on"
+        assert await bed.journal.say_again() == 2
+        assert await bed.journal.say_again() == 0
+
+    run(bed, test())

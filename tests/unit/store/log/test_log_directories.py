@@ -1,5 +1,6 @@
 """A commit log over several directories."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -154,14 +155,14 @@ def test_new_files_avoid_a_nearly_full_disk_and_the_roomiest_decides(tmp_path: P
 
         def disk_usage(self, path: Path) -> DiskUsage:
             used = self.percent.get(path.name, 50)
-            return DiskUsage(used, 100 - used)
+            return DiskUsage(used << 30, (100 - used) << 30)
 
     disks = Disks()
     disks.percent = {"a": 95}
     store = open_store(tmp_path, files=disks, **settings(tmp_path))
     assert store.not_writable_reason is None
     put_ok(store, *(record_of_size(300) for _ in range(5)))
-    assert placed(*paths_of(tmp_path, "a", "b")) == {"b": [0, 1]}
+    assert placed(*paths_of(tmp_path, "a", "b")) == {"a": [], "b": [0, 1]}
     disks.percent = {"a": 95, "b": 95}
     store.retention.check_disk()
     assert "95.0% full" in str(store.not_writable_reason)
@@ -186,4 +187,46 @@ def test_retention_takes_the_oldest_wherever_it_lies(tmp_path: Path) -> None:
     store.close()
     store = open_store(tmp_path, clock, **settings(tmp_path))
     assert store.queue_bounds("TopicTest", 0) == (9, 11)
+    store.close()
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_directory_without_room_for_a_file_is_passed_over(tmp_path: Path, tells: bool) -> None:
+    """Also one whose disk is far from full, and one whose quota does not show."""
+
+    class Disks(QuickFiles):
+        def disk_usage(self, path: Path) -> DiskUsage:
+            if path.name == "a" and tells:
+                return DiskUsage(SIZE, SIZE - 1)  # about half full
+            return super().disk_usage(path)
+
+        def reserve(self, fd: int, size_bytes: int) -> None:
+            if "/a/" in os.readlink(f"/proc/self/fd/{fd}"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = open_store(tmp_path, files=Disks(), **settings(tmp_path))
+    put_ok(store, *(record_of_size(300) for _ in range(8)))
+    assert placed(tmp_path / "b") == {"b": [0, 1, 2]}
+    assert store.not_writable_reason is None
+    store.close()
+
+
+def test_the_level_is_that_of_a_directory_that_can_have_the_next_file(tmp_path: Path) -> None:
+    """Otherwise one that is never written to would hide that the other one gets full."""
+
+    class Disks(QuickFiles):
+        def disk_usage(self, path: Path) -> DiskUsage:
+            if path.name == "a":
+                return DiskUsage(SIZE, SIZE - 1)
+            if path.name == "b":
+                return DiskUsage(88 << 30, 12 << 30)
+            return super().disk_usage(path)
+
+    store = open_store(tmp_path, files=Disks(), **settings(tmp_path))
+    put_ok(store, *(record_of_size(300) for _ in range(8)))
+    store.durability.flush()
+    store.durability.flush_queues()
+    while store.retention.clean_step():
+        pass
+    assert placed(tmp_path / "b") == {"b": [2]}, "above 85 % the oldest go"
     store.close()

@@ -27,7 +27,7 @@ class WatchedFiles(QuickFiles):
         self.read: set[tuple[Path, int]] = set()
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(89, 11)
+        return DiskUsage(89 << 30, 11 << 30)
 
     def open(self, path: Path, *, create: bool = False) -> int:
         fd = super().open(path, create=create)

@@ -605,7 +605,7 @@ def test_a_full_disk_of_the_queues_refuses_too(tmp_path: Path) -> None:
 
 
 def test_enough_free_bytes_switch_the_levels_off(tmp_path: Path) -> None:
-    store = open_store(tmp_path, files=Disks(97), disk_free_enough_bytes=3 * GIB)
+    store = open_store(tmp_path, files=Disks(97), disk_free_enough_bytes=2 * GIB)
     put_ok(store, record_of_size(200))
     assert store.not_writable_reason is None
     store.close()

@@ -32,14 +32,14 @@ class FullDisk(QuickFiles):
     """So full that every old segment goes at once, but writes are taken."""
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(89, 11)
+        return DiskUsage(89 << 30, 11 << 30)
 
 
 class LosingDisk(FaultyFiles):
     """The same, with a model of what is on the disk for certain."""
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(89, 11)
+        return DiskUsage(89 << 30, 11 << 30)
 
 
 def make(root: Path, files: Files | None = None) -> MessageStore:
