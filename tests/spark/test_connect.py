@@ -55,6 +55,7 @@ spark.stop()
 """
 
 
+@pytest.mark.by_turns(of="sessions of their own", turn="threads")
 def test_registration_lag_and_threads(
     cluster: Cluster, client: BlockingClient, tmp_path: Path
 ) -> None:

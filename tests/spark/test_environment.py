@@ -60,6 +60,7 @@ def run_spark(script: str, cluster: Cluster, folder: Path, **environment: str) -
     return done.stdout
 
 
+@pytest.mark.by_turns(of="sessions of their own", turn="environment")
 def test_an_environment_that_is_not_activated(
     cluster: Cluster, client: BlockingClient, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_an_environment_that_is_not_activated(
     assert "rows: 1\n" in run_spark(script, cluster, tmp_path, PATH=path)
 
 
+@pytest.mark.by_turns(of="sessions of their own", turn="environment")
 def test_a_package_that_cannot_be_imported(cluster: Cluster, tmp_path: Path) -> None:
     """Ours says what to do; data sources of others are not concerned."""
     packages = tmp_path / "packages"

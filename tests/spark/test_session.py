@@ -44,6 +44,7 @@ print(conf["spark.buffer.size"], conf["spark.speculation"])
 """
 
 
+@pytest.mark.by_turns(of="sessions of their own", turn="session")
 @pytest.mark.skipif(not HAS_SOCKETS, reason="this Spark knows TCP only")
 def test_tuned_and_not(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
     client.send_batch(client.write_queues("S")[0], [Message("S", b"x")] * 3)
@@ -120,6 +121,7 @@ copy()
 """
 
 
+@pytest.mark.by_turns(of="sessions of their own", turn="threads")
 def test_writes_from_threads(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
     """In ``foreachBatch`` they know which micro-batch it is, and do not write it twice."""
     text = run_spark(THREADS, cluster, tmp_path)
@@ -129,6 +131,7 @@ def test_writes_from_threads(cluster: Cluster, client: BlockingClient, tmp_path:
         assert sum(end for _, end in bounds.values()) == 3, topic
 
 
+@pytest.mark.by_turns(of="sessions of their own", turn="session")
 def test_registering_is_idempotent(
     cluster: Cluster, client: BlockingClient, tmp_path: Path
 ) -> None:

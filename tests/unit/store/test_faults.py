@@ -256,6 +256,7 @@ class FailingOnce(QuickFiles):
         super().fsync(fd)
 
 
+@pytest.mark.by_turns("lost_queue")
 @pytest.mark.parametrize("lost_queue", [False, True])
 def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue: bool) -> None:
     """Unflushed records, torn in the middle of the log, over two segments."""
