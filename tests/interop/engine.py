@@ -17,6 +17,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 #: Keeps the base of images, which takes minutes to make.
 DATA = Path.home() / ".cache" / "pymq" / "docker"
 START_S = 120.0
+_PREFIX = "pymq-docker-"
 #: For all that a fixture makes before its first test, to which pytest gives 600 s in all.
 SETUP_S = 480.0
 
@@ -55,7 +56,8 @@ def engine(*verb: str) -> Iterator[dict[str, str]]:
         # One at a time: a second one at the same images would not start. Its tests are skipped if
         # the first one has it for too long.
         _lock(stack.enter_context((DATA / "lock").open("w")), deadline_s)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pymq-docker-")))
+        _clear_away()
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
         environment["DOCKER_HOST"] = f"unix://{folder}/socket"
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -81,6 +83,17 @@ def engine(*verb: str) -> Iterator[dict[str, str]]:
         finally:
             process.terminate()
             process.wait(60)
+
+
+def _clear_away() -> None:
+    """Remove what a run left that was killed.
+
+    The network of its container would still be there, and answer for the next one.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+        for network in folder.glob("exec/netns/*"):
+            subprocess.run(["umount", network], capture_output=True, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lock(file: IO[str], deadline_s: float) -> None:
