@@ -64,6 +64,7 @@ def pair() -> Iterator[Pair]:
         yield Pair(server.address, tuple(brokers))
 
 
+@pytest.mark.by_turns(of="stories of the shop", turn="rocketmq")
 def test_a_story_on_rocketmq(pair: Pair, tmp_path: Path, seed: int) -> None:
     """Services, the relay and a broker are killed; the seed decides how is paid."""
     pay_by = random.Random(seed).choice(PAY_WAYS)

@@ -55,6 +55,7 @@ def server(
 
 
 @pytest.mark.by_turns("server")
+@pytest.mark.by_turns(of="stories of the shop", turn="databases")
 def test_orders_with_kills(server: Server, tmp_path: Path, seed: int) -> None:
     """The server dies every few seconds, and processes of the shop besides."""
     settings = replace(QUICK, pay_by=random.Random(seed).choice(["outbox", "transaction"]))
