@@ -31,7 +31,6 @@ from pymq.store.timer.timer_jobs import QueueRead
 from pymq.store.timer.timer_log import Longs, TimerLog, TimerMagic, Units, due_times
 from pymq.store.timer.timer_queue import Waiting
 from pymq.store.timer.timer_store import (
-    BLANK_SLOTS,
     CHECKPOINT_PATH,
     LOG_NAME,
     WHEEL_NAME,
@@ -231,13 +230,13 @@ class _Recovery:
         if not self._is_far_behind:
             return
         found = int(moments.min(initial=self._now))
-        log, queue = self._commit_log, self._queue
-        offset = self.queue_offset if self.lost_from is None else self.lost_from
-        if queue is not None and offset < queue.end_offset:
-            # None of the messages that have to be taken up was due before it was stored.
-            store_ms = log.store_time_at(max(queue.entry(offset)[0], log.first))
-            if store_ms is not None:
-                found = min(found, store_ms // self._precision_ms - BLANK_SLOTS)
+        queue = self._queue
+        if queue is not None:
+            offset = self.queue_offset if self.lost_from is None else self.lost_from
+            # Times of storing say nothing here: they do not go back with the clock.
+            for waiting in _queued(self._commit_log, queue, offset, queue.end_offset):
+                taken_up = waiting.due_ms // self._precision_ms
+                found = int(taken_up[taken_up >= self._moment].min(initial=found))
         self._moment = max(self._moment, found)
 
     def _first_moments(self) -> Longs:
@@ -327,12 +326,8 @@ def _still_waiting(
     timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int, end: int
 ) -> Iterator[tuple[Waiting, list[tuple[_Key, int]]]]:
     """Yield messages of a queue that are not due before ``read_ms``, and their keys and rounds."""
-    while first < end:
-        read = QueueRead(commit_log, queue, first, min(end - first, _READ_AT_ONCE), _BYTES_AT_ONCE)
-        read.run()
-        first = read.end
-        waiting = read.queued.waiting
-        waiting = waiting.pick(waiting.due_ms >= timers.read_ms)
+    for read in _queued(commit_log, queue, first, end):
+        waiting = read.pick(read.due_ms >= timers.read_ms)
         if len(waiting.due_ms):
             yield (
                 waiting,
@@ -343,6 +338,15 @@ def _still_waiting(
                     )
                 ],
             )
+
+
+def _queued(commit_log: CommitLog, queue: ConsumeQueue, first: int, end: int) -> Iterator[Waiting]:
+    """Yield the messages of a part of the timer queue, some at a time."""
+    while first < end:
+        read = QueueRead(commit_log, queue, first, min(end - first, _READ_AT_ONCE), _BYTES_AT_ONCE)
+        read.run()
+        first = read.end
+        yield read.queued.waiting
 
 
 def _key_and_rounds(record: Record, due_ms: int) -> tuple[_Key, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.broker.timers.waits import NOW_MS, Waits
+from tests.unit.broker.timers.waits import DAY_MS, NOW_MS, Waits
 from tests.unit.store.stores import FailingFiles, FakeClock, crashed_copy
 
 from pymq.store.timer.timer_log import UNIT_BYTES
@@ -132,6 +132,25 @@ def test_a_timer_log_that_is_gone_is_made_again_without_what_was_delivered(
     for _ in range(40):
         waits.deliver(1000)
     assert waits.bodies() == [b"b", b"a", b"c"]
+
+
+def test_a_timer_log_that_is_gone_is_made_again_after_the_clock_was_set_back(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """By the time of the store, which does not go back, b was due before it came.
+
+    What was delivered before the clock was set back may come once more.
+    """
+    waits = Waits(tmp_path / "store", clock)
+    waits.delay(b"a", 1000)
+    waits.deliver(1000)
+    clock.now_ms -= DAY_MS
+    waits.delay(b"b", 20_000)
+    waits.deliver()
+    waits.stop()
+    shutil.rmtree(tmp_path / "store" / "timerlog")
+    clock.now_ms += 20 * DAY_MS
+    assert Waits(tmp_path / "store", clock).deliver() == [b"a", b"b", b"a"]
 
 
 def test_a_timer_log_is_made_again_whatever_number_of_rounds_a_client_made_up(
