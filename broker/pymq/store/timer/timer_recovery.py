@@ -40,8 +40,8 @@ from pymq.store.timer.timer_wheel import TimerWheel
 
 _log = logging.getLogger(__name__)
 
-#: The unique key of a message, and when it is due.
-_Key: TypeAlias = tuple[bytes, int]
+#: The unique key of a message, when it is due, and whether it cancels the one of that key and time.
+_Key: TypeAlias = tuple[bytes, int, bool]
 #: What is read at once when units are made again: messages, and bytes of them.
 _READ_AT_ONCE, _BYTES_AT_ONCE = 1000, 4 << 20
 #: A timer log of this many files is read as a whole by every start.
@@ -332,9 +332,12 @@ def _still_waiting(
             yield (
                 waiting,
                 [
-                    _key_and_rounds(commit_log.record_at(place), due_ms)
-                    for place, due_ms in zip(
-                        waiting.physical_offsets.tolist(), waiting.due_ms.tolist(), strict=True
+                    _key_and_rounds(commit_log.record_at(place), due_ms, is_delete=is_delete)
+                    for place, due_ms, is_delete in zip(
+                        waiting.physical_offsets.tolist(),
+                        waiting.due_ms.tolist(),
+                        waiting.is_delete.tolist(),
+                        strict=True,
                     )
                 ],
             )
@@ -349,6 +352,6 @@ def _queued(commit_log: CommitLog, queue: ConsumeQueue, first: int, end: int) ->
         yield read.queued.waiting
 
 
-def _key_and_rounds(record: Record, due_ms: int) -> tuple[_Key, int]:
+def _key_and_rounds(record: Record, due_ms: int, *, is_delete: bool) -> tuple[_Key, int]:
     key = find_property(record.properties, UNIQUE_KEY.encode()) or b""
-    return (key, due_ms), timer_rolls(record.properties)
+    return (key, due_ms, is_delete), timer_rolls(record.properties)

@@ -134,6 +134,25 @@ def test_a_timer_log_that_is_gone_is_made_again_without_what_was_delivered(
     assert waits.bodies() == [b"b", b"a", b"c"]
 
 
+def test_a_timer_log_that_is_gone_is_made_again_with_what_cancels(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """It has the unique key of its message, which is on its third round."""
+    waits = Waits(tmp_path / "store", clock, timer_roll_window_slots=6)
+    waits.delay(b"a", 20_000)
+    waits.delay(b"b", 20_000)
+    for _ in range(14):
+        waits.deliver(1000)
+    waits.cancel(b"a", NOW_MS + 20_000)
+    waits.deliver()
+    waits.stop()
+    shutil.rmtree(tmp_path / "store" / "timerlog")
+    waits = Waits(tmp_path / "store", clock, timer_roll_window_slots=6)
+    for _ in range(40):
+        waits.deliver(1000)
+    assert waits.bodies() == [b"b"]
+
+
 def test_a_timer_log_that_is_gone_is_made_again_after_the_clock_was_set_back(
     tmp_path: Path, clock: FakeClock
 ) -> None:

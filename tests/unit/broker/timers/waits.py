@@ -133,7 +133,8 @@ class Waits:
 
     def cancel(self, body: bytes, delivery_ms: int, topic: str = "T") -> PutResult:
         """Cancel a message that is to be delivered at some time."""
-        more = f"TIMER_DEL_UNIQKEY\x01{topic}+{body[:20].decode()}\x02"
+        key = body[:20].decode()
+        more = f"TIMER_DEL_UNIQKEY\x01{topic}+{key}\x02UNIQ_KEY\x01{key}\x02"
         return self.send(b"0", f"TIMER_DELIVER_MS\x01{delivery_ms}\x02{more}", topic)
 
     def run(self, work: Callable[[], Any]) -> Any:
