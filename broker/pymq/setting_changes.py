@@ -3,11 +3,15 @@
 Source: RocketMQ UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG, UPDATE_CONTROLLER_CONFIG.
 """
 
-from collections.abc import Collection, Iterable
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from pymq.errors import ConfigurationError, refusal
 from pymq.protocol.codes import ResponseCode
-from pymq.settings import keys_of, live_keys, parse_properties
+from pymq.settings import keys_of, live_keys, parse_properties, with_changes
+
+_log = logging.getLogger(__name__)
 
 #: Most bytes of the text of a request: that of all settings has a tenth of it.
 TEXT_BYTES_MAX = 64 << 10
@@ -66,3 +70,36 @@ def check_changes(
                 ResponseCode.NO_PERMISSION,
                 f"{key} {what}; what can be changed: {', '.join(sorted(live))}",
             )
+
+
+def kept_changes(
+    kept: Mapping[str, str], configs: Sequence[Any], *, component: str, source: str
+) -> tuple[dict[str, str], list[Any]]:
+    """Return what still counts of changes of an earlier run, and configurations with it.
+
+    Another version of the component may have accepted what this one does not. Such a change is
+    dropped with a warning: it must not cost the others.
+
+    Args:
+        kept: key -> value.
+        configs: the component's, as its configuration file says.
+        component: what it is called, for log lines.
+        source: the file, for log lines.
+    """
+    live = live_keys(*map(type, configs))
+    for key in sorted(kept.keys() - live):
+        _log.warning("%s, set while the %s ran, has no effect any more: dropped", key, component)
+    changes = {key: kept[key] for key in sorted(kept.keys() & live)}
+    try:
+        return changes, [with_changes(one, changes, source=source) for one in configs]
+    except ConfigurationError:
+        found: dict[str, str] = {}
+        changed = list(configs)
+    for key, value in changes.items():
+        try:
+            changed = [with_changes(one, {key: value}, source=source) for one in changed]
+        except ConfigurationError as error:
+            _log.warning("a setting made while the %s ran is dropped: %s", component, error)
+        else:
+            found[key] = value
+    return found, changed

@@ -1,6 +1,7 @@
 """Settings of a broker that runs, shown and changed over a socket."""
 
 import asyncio
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.settings import parse_properties
 from pymq.store import StoreConfig
+from pymq.store.state.sealed_file import SealedFile
 
 
 async def _shown(peer: Peer) -> dict[str, str]:
@@ -166,6 +168,25 @@ def test_a_change_outlives_a_restart(
         serve(tmp_path, check)  # also where changes are no longer allowed
     assert "brokerPermission=4 was set while the broker ran and counts instead of 6" in caplog.text
     assert "deleteWhen" not in caplog.text
+
+
+def test_a_setting_that_another_version_accepted_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = SealedFile(tmp_path / "config" / "liveSettings.json")
+    for kept in (
+        {"fileReservedTime": "5"},
+        {"fileReservedTime": "720", "transactionCheckInterval": "0"},
+    ):
+        file.save(json.dumps({"properties": kept}))
+
+    async def check(peer: Peer) -> None:
+        assert (await _shown(peer))["fileReservedTime"] == "720"
+
+    with caplog.at_level(logging.WARNING):
+        serve(tmp_path, check)
+    (line,) = [record.message for record in caplog.records if "is dropped" in record.message]
+    assert "transactionCheckInterval" in line and "liveSettings.json" in line
 
 
 def test_what_the_broker_forbids_no_route_allows(

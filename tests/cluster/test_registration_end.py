@@ -66,3 +66,41 @@ def test_a_name_server_over_a_dead_connection_is_reached_over_another_one() -> N
     with Played(answer) as name_server:
         asyncio.run(run(name_server.address))
     assert name_server.accepted > 1
+
+
+def test_a_slave_whose_master_is_not_registered_yet_asks_again_soon(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were started at once, or the slave while its master was restarted."""
+    monkeypatch.setattr("pymq.broker.registration.RETRY_S", 0.05)
+    found: list[tuple[str | None, str]] = []
+
+    async def run(address: str) -> None:
+        registration = Registration(
+            BrokerConfig(
+                name="b", broker_id=1, name_servers=(address,), register_interval_ms=600_000
+            ),
+            address="127.0.0.1:10911",
+            ha_address=None,
+            topics=TopicTable,
+            on_order_topics=lambda names: None,
+        )
+        registration.on_master = lambda *addresses: found.append(addresses)
+        await registration.start(60.0)
+        try:
+            async with asyncio.timeout(60.0):
+                while not found:
+                    await asyncio.sleep(0.01)
+        finally:
+            await registration.close()
+
+    def answer(request: Command) -> Command:
+        if name_server.count(RequestCode.REGISTER_BROKER) < 4:
+            return request.reply(0)
+        fields = {"masterAddr": "127.0.0.1:1", "haServerAddr": "127.0.0.1:2"}
+        return request.reply(0, None, fields)
+
+    with Played(answer) as name_server:
+        asyncio.run(run(name_server.address))
+    assert found == [("127.0.0.1:1", "127.0.0.1:2")]
+    assert caplog.text.count("knows no master of group b yet") == 1

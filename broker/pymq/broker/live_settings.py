@@ -23,8 +23,8 @@ from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.names import TRACE_TOPIC
-from pymq.setting_changes import check_changes
-from pymq.settings import live_keys, take_over, to_properties, with_changes
+from pymq.setting_changes import check_changes, kept_changes
+from pymq.settings import take_over, to_properties, with_changes
 from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
@@ -136,11 +136,9 @@ class LiveSettings:
     def restore(self, value: object) -> None:
         """Take over the contents of ``liveSettings.json``, instead of what the file says."""
         file = _SettingsFile.from_json(value)
-        live = live_keys(*_ON_CLASSES)
-        for key in sorted(file.properties.keys() - live):
-            _log.warning("%s, set while the broker ran, cannot be changed any more: dropped", key)
-        changes = {key: one for key, one in file.properties.items() if key in live}
-        changed = [with_changes(one, changes, source="liveSettings.json") for one in self._configs]
+        changes, changed = kept_changes(
+            file.properties, self._configs, component="broker", source="liveSettings.json"
+        )
         before = self.properties()
         self._take_over(changed)
         self._changes, self.version = changes, file.version

@@ -1,7 +1,8 @@
 """Announces this broker to its name servers: at start, every 30 s, and after topic changes.
 
 A name server that was restarted knows no broker. It is told again soon after its connection was
-lost, not only when the 30 s are over: until then nobody could look up a route there.
+lost, not only when the 30 s are over: until then nobody could look up a route there. A slave learns
+from the answers who its master is: while a name server knows none, it is asked again sooner, too.
 
 Source: RocketMQ BrokerOuterAPI.registerBrokerAll.
 """
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 #: A name server that could not be reached, or closed the connection, is tried again after this.
 RETRY_S = 2.0
 CONNECT_TIMEOUT_S = 3.0
+_MASTER_ID = 0
 UNREGISTER_TIMEOUT_S = 1.0
 
 
@@ -91,6 +93,7 @@ class Registration:
                 self._master_found,
                 config.register_timeout_ms / 1000,
                 self._others if is_alone else None,
+                slave_of=None if config.broker_id == _MASTER_ID else config.name,
             )
             for name_server in config.name_servers
         ]
@@ -227,8 +230,13 @@ class _NameServer:
         on_master: "OnMaster",
         timeout_s: float,
         others: Callable[[AsyncChannel], Awaitable[None]] | None,
+        *,
+        slave_of: str | None,
     ) -> None:
         self.address = address
+        self._slave_of = slave_of
+        #: How many answers in a row told this slave no master.
+        self._masterless = 0
         self._others = others
         self._request = request
         self._on_order_topics = on_order_topics
@@ -261,7 +269,12 @@ class _NameServer:
                 if not waiter.done():
                     waiter.set_result(succeeded)
             self._is_periodic = False
-            timer = loop.call_later(interval_s if succeeded else RETRY_S, self._time_is_up)
+            pause_s = interval_s if succeeded else RETRY_S
+            if self._masterless:
+                # The two may just have been started. A master that is away for long is no reason to
+                # send all topics every 2 s.
+                pause_s = min(pause_s, RETRY_S * 2.0 ** min(self._masterless - 1, 10))
+            timer = loop.call_later(pause_s, self._time_is_up)
             await self._wanted.wait()
             timer.cancel()
 
@@ -283,6 +296,16 @@ class _NameServer:
             master = RegisterBrokerResponse.from_fields(response.fields)
             if master.ha_server_address:
                 self._on_master(master.master_address, master.ha_server_address)
+                self._masterless = 0
+            elif self._slave_of is not None:
+                self._masterless += 1
+                if self._masterless == 1:
+                    _log.warning(
+                        "name server %s knows no master of group %s yet: this slave can follow it "
+                        "when it is registered there",
+                        self.address,
+                        self._slave_of,
+                    )
             if response.body:
                 self._on_order_topics(KVTable.decode(response.body).table)
         except PymqError as error:

@@ -106,12 +106,14 @@ def _serve_slaves(site: Site, tables: Tables, core: Core) -> Feature:
             site.clock,
         ).table(),
     }
-    preparations = []
+    preparations: list[Callable[[], Coroutine[Any, Any, None]]] = []
     if config.acting_master:
         watch = _group_watch(site, None)
         duties.append(watch)
         if not config.skip_pre_online:
-            preparations.append(_master_pre_online(site, tables, core, watch, master).run)
+            tables.offsets.names_position = True
+            online = _master_pre_online(site, tables, core, watch, master)
+            preparations += [online.run, functools.partial(_save_offsets, tables, core)]
     return Feature(handlers=handlers, duties=duties, preparations=preparations)
 
 
@@ -149,6 +151,15 @@ def _master_pre_online(
         take_delays=lambda body: core.offset_followers.take_delays(DelayOffsetTable.decode(body)),
         take_timers=lambda body: core.takeovers.timers(body),
     )
+
+
+async def _save_offsets(tables: Tables, core: Core) -> None:
+    """Have a file that names a change of this run, before slaves follow it and name another one."""
+    tables.offsets.is_changed = True
+    try:
+        await core.saving.save()
+    except StoreError as error:
+        _log.error("not saved before this master is online: %s", error)  # it is tried again
 
 
 def _shown_end(site: Site, in_sync: InSync) -> int:
@@ -230,6 +241,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
     preparations: list[Callable[[], Coroutine[Any, Any, None]]] = []
     told = ToldMaster(config.master_address, slave, metadata, offset_sync)
     if site.group is None:
+        tables.offsets.moved = set()
         core.registration.on_master = told.follow
         if config.acting_master:
             acting = Acting(

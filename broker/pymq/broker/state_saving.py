@@ -9,7 +9,7 @@ Source: RocketMQ ConfigManager, ConsumerOffsetManager.
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -151,7 +151,10 @@ class StateSaving:
 
     def start(self) -> None:
         """Begin to save at intervals, and to try again what could not be saved."""
-        self._tasks.repeat("save", self._save_late, RETRY_S)
+        busy = [file for _, file, _ in self._busy]
+        # Each of those alone, as it may wait for the log.
+        for files in [[one for one in self._files if one not in busy], *([one] for one in busy)]:
+            self._tasks.repeat("save", functools.partial(self._save_late, files), RETRY_S)
         for table, file, interval_s in self._busy:
             save = functools.partial(self._save_changed, table, file, interval_s)
             self._tasks.repeat("save", save, interval_s)
@@ -189,14 +192,12 @@ class StateSaving:
         file.changed()
         self._tasks.start("save", self._save(file, RETRY_S))
 
-    async def _save_late(self) -> None:
-        busy = {file for _, file, _ in self._busy}
-        late = [file for file in self._files if file.is_changed and file not in busy]
-        await asyncio.gather(*(self._save(file, RETRY_S) for file in late))
+    async def _save_late(self, files: Sequence[StateFile]) -> None:
+        await asyncio.gather(*(self._save(file, RETRY_S) for file in files if file.is_changed))
 
     async def _save_changed(self, table: BusyTable, file: StateFile, interval_s: float) -> None:
         _mark_if_changed(table, file)
-        await self._save(file, interval_s)
+        await self._save(file, min(interval_s, RETRY_S))
 
     async def _save(self, file: StateFile, retry_s: float) -> None:
         try:

@@ -23,8 +23,8 @@ from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
-from pymq.setting_changes import check_changes
-from pymq.settings import live_keys, take_over, to_properties, with_changes
+from pymq.setting_changes import check_changes, kept_changes
+from pymq.settings import take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
 
@@ -102,11 +102,11 @@ class LiveSettings:
                 f"cannot read the settings {path}: {error}; repair them, or move them away to go "
                 "by the configuration alone"
             ) from error
-        live, before = live_keys(NamesrvConfig), self.properties()
-        for key in sorted(kept.keys() - live):
-            _log.warning("%s, set while the name server ran, has no effect any more: dropped", key)
-        self._changes = {key: value for key, value in kept.items() if key in live}
-        take_over(self._config, with_changes(self._config, self._changes, source=str(path)))
+        before = self.properties()
+        self._changes, (changed,) = kept_changes(
+            kept, [self._config], component="name server", source=str(path)
+        )
+        take_over(self._config, changed)
         for key, value in self.properties().items():
             if before[key] != value:
                 _log.warning(

@@ -364,6 +364,9 @@ class ConsumerOffsetTable(JsonObject):
     version: DataVersion | None = wire("dataVersion", default=None)
     #: Extension of pymq: those that the group's members have not been told of yet.
     resets: dict[str, dict[int, int]] | None = wire("pymqResets", default=None)
+    #: The master's change up to which they are known; queues that moved at its slave since.
+    position: str | None = wire("pymqPosition", default=None)
+    moved: dict[str, list[int]] | None = wire("pymqMoved", default=None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,6 +24,10 @@ MQ_VERSION_OWN_TIMES = 399
 #: delivery time for a property like any other.
 MQ_VERSION_TIMERS = 412
 
+#: Brokers of this version (5.3.0) or later refuse offsets of groups that they do not have; those
+#: before take them.
+MQ_VERSION_GROUPS_CHECKED = 473
+
 #: Consumers of this version (3.0.7) or later tell their offsets and reset them.
 MQ_VERSION_OFFSETS = 28
 #: Consumers of this version (3.1.8) or later tell about themselves and consume on demand.
@@ -332,8 +336,9 @@ _OTHER_NAMES = {
 READING_CODES = frozenset(
     code
     for code in RequestCode
-    if code.name.split("_")[0] in {"GET", "QUERY", "VIEW", "SEARCH", "PULL"}
-) | {RequestCode.LITE_PULL_MESSAGE}
+    if code.name.removeprefix("CONTROLLER_").split("_")[0]
+    in {"GET", "QUERY", "VIEW", "SEARCH", "PULL"}
+) | {RequestCode.LITE_PULL_MESSAGE, SinkRequest.SHOW_SINKS}
 
 
 def request_name(code: int) -> str:

@@ -208,7 +208,7 @@ class TrialJob:
     def __init__(self, log: CommitLog) -> None:
         self._files = log.files
         self._place: tuple[int, int] | None = None
-        if len(log.segments) and log.end < log.segments[-1].end:
+        if len(log.segments) and log.end < log.segments.at(-1).end:
             segment = log.segments[-1]
             self._place = log.files.duplicate(segment.fd), log.end - segment.first
 

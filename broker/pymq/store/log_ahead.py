@@ -36,7 +36,7 @@ class LogAhead:
         to touch.
         """
         log = self._log
-        return log.segments[-1].end if len(log.segments) and log.pool is None else log.end
+        return log.segments.at(-1).end if len(log.segments) and log.pool is None else log.end
 
     def begin_touch(self, first: int, end: int) -> TouchJob:
         """Return a job that has the system find memory for pages of the log.

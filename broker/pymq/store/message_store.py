@@ -135,8 +135,8 @@ class MessageStore:
             is_cancelled: asked repeatedly; a long recovery ends early when it returns True.
             bit_map_of: returns the bit map for the unit of a record; only used with
                 ``queue_extension``, for every record that becomes visible.
-            on_progress: called with (bytes, bytes in all) while a recovery reads the log; by
-                default the progress is logged.
+            on_progress: called with (bytes, bytes in all) while a recovery reads the log, or the
+                messages that wait for a time of theirs; by default the progress is logged.
 
         Raises:
             StoreLocked: another broker has it open.

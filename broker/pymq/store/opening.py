@@ -97,7 +97,15 @@ class StoreParts:
             parts.lock.mark()
             recovery.run()
             if config.timer_wheel:
-                parts.timers = open_timers(config, files, clock, log, queues)
+                parts.timers = open_timers(
+                    config,
+                    files,
+                    clock,
+                    log,
+                    queues,
+                    is_cancelled=is_cancelled,
+                    on_progress=on_progress,
+                )
             if config.transient_pool:
                 log.use_pool(_pool(config, files))
         except BaseException:

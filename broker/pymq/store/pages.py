@@ -88,8 +88,8 @@ def data_ranges(fd: int, first: int, end: int) -> list[tuple[int, int]]:
     return found
 
 
-def reserve(fd: int, size_bytes: int) -> bool:
-    """Reserve the blocks of a file; return whether the system and the file system can.
+def reserve(fd: int, size_bytes: int) -> None:
+    """Reserve the blocks of a file, if the system and the file system can.
 
     Raises:
         OSError: they can, and it failed.
@@ -105,7 +105,6 @@ def reserve(fd: int, size_bytes: int) -> bool:
             code = error.errno or errno.EIO
     if code and code not in _UNSUPPORTED:
         raise OSError(code, os.strerror(code))
-    return not code
 
 
 def _fallocate(fd: int, mode: int, size_bytes: int) -> int:

@@ -152,7 +152,7 @@ class _Rebuild:
         clean_stop.adopt(self._clean_stop)
         clean_stop.forget_ends()
         checkpoint.log_timestamp = self._checkpoint.log_timestamp
-        checkpoint.confirmed = self._checkpoint.confirmed
+        checkpoint.confirmed = self._checkpoint.flushed_end
         checkpoint.save()
         AbortMarker(files, apart).put()
         config = replace(self._config, root_path=apart, commit_log_paths=self._config.log_paths)

@@ -94,7 +94,7 @@ class Replication:
     def last_file_first(self) -> int:
         """Physical offset at which the log's last file begins."""
         segments = self._log.segments
-        return segments[-1].first if len(segments) else self._log.end
+        return segments.at(-1).first if len(segments) else self._log.end
 
     def file_first(self, end: int) -> int:
         """Return the physical offset at which the file with the byte before some end begins."""
@@ -296,7 +296,7 @@ class Replication:
         """End the current file with the blank record that begins some bytes; return its bytes."""
         log = self._log
         size = _SIZE.unpack_from(data)[0]
-        rest = log.segments[-1].end - log.end if len(log.segments) else 0
+        rest = log.segments.at(-1).end - log.end if len(log.segments) else 0
         if size != rest:
             raise self._other_size(log.end + size)
         log.roll()

@@ -124,6 +124,38 @@ def test_a_table_that_seldom_changes_is_tried_again(
     run(tmp_path, work)
 
 
+@pytest.mark.parametrize("is_saved_soon", [True, False])
+def test_so_is_one_that_is_saved_at_long_intervals(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_saved_soon: bool,
+) -> None:
+    """After a change that was to be saved sooner, or an administrative one."""
+    monkeypatch.setattr(state_saving, "RETRY_S", 0.01)
+
+    async def work(saving: StateSaving) -> None:
+        table = Counts()
+        save_soon = saving.add_periodic("config/a.json", table, interval_s=3600)
+        (tmp_path / "config").write_text("in the way")
+        saving.start()
+        await asyncio.sleep(0)
+        table.put(7)
+        if is_saved_soon:
+            save_soon()
+        else:
+            with pytest.raises(StoreError):
+                await saving.save()
+        async with asyncio.timeout(60):
+            while "trying again every 0.01 s" not in caplog.text:
+                await asyncio.sleep(0.005)
+        (tmp_path / "config").unlink()
+        await written(tmp_path / "config/a.json", 7)
+        await saving.close()
+
+    run(tmp_path, work)
+
+
 def test_what_counts_messages_is_saved_after_they_are(tmp_path: Path) -> None:
     """A power loss would take messages that the file counts."""
 

@@ -461,11 +461,21 @@ def test_changed_settings_outlive_a_restart(
     assert "listenPort, set while the name server ran, has no effect any more" in caplog.text
 
 
-@pytest.mark.parametrize("content", ["{", '{"properties":{"enableTopicList":"perhaps"}}'])
-def test_settings_that_cannot_be_read_are_said_at_the_start(tmp_path: Path, content: str) -> None:
-    (tmp_path / "liveSettings.json").write_text(content)
+def test_settings_that_cannot_be_read_are_said_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "liveSettings.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"liveSettings\.json"):
         Server(tmp_path / "kvConfig.json")
+
+
+def test_a_setting_that_another_version_accepted_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "liveSettings.json").write_text(
+        '{"properties":{"enableTopicList":"false","orderMessageEnable":"perhaps"}}'
+    )
+    assert Server(tmp_path / "kvConfig.json").ask(304).code == 16
+    (line,) = [record.message for record in caplog.records if "is dropped" in record.message]
+    assert "orderMessageEnable='perhaps'" in line and "liveSettings.json" in line
 
 
 def test_settings_that_cannot_be_written_do_not_change(tmp_path: Path) -> None:

@@ -141,3 +141,19 @@ def test_a_slave_says_what_it_cannot_take(tmp_path: Path, seed: int) -> None:
     assert bodies(slave, "Orders") == [b"0", b"2"] and bodies(slave, "orders") == [b"1"]
     slave.close()
     master.close()
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_nothing_is_kept_of_queues_that_are_gone(tmp_path: Path, folds: bool) -> None:
+    """Light queues come and go by the million."""
+    store = open_store(tmp_path, files=FoldingFiles() if folds else None)
+    put_ok(store, record(topic="Orders"), record(topic="Orders", queue_id=1))
+    table = store._parts.queues
+    for number in range(100):
+        table.remove(table.make(f"%LMQ%client{number}", 0))
+    table.remove(table.make("Other", 0))
+    (first,) = [one for one in table.of_topic("Orders") if one.queue_id == 0]
+    table.remove(first)
+    assert len(table._spellings) <= 1
+    assert (table.objection("orders") is not None) is folds
+    store.close()

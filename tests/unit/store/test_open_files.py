@@ -25,6 +25,7 @@ from tests.unit.store.stores import (
 from pymq.errors import StoreError
 from pymq.store import MessageStore
 from pymq.store.files import Files
+from pymq.store.log.segment import Segment
 from pymq.store.recovery.log_end import find_log_end
 
 #: Of the process, and what log and queues may have of it.
@@ -168,3 +169,39 @@ def test_a_file_that_cannot_be_mapped_says_what_to_do(tmp_path: Path) -> None:
     with no_descriptors(), pytest.raises(StoreError, match="ulimit"):
         store.record_view(0)
     store.close()
+
+
+def test_who_asks_where_the_log_begins_opens_and_closes_nothing(
+    store: MessageStore, tmp_path: Path
+) -> None:
+    store.close()
+    store = open_store(tmp_path, FakeClock(), FewFiles(), **SMALL)
+    for number in (16, 20, 23):
+        store.record_view(1024 * number)
+    opened = sorted(open_paths(tmp_path))
+    for _ in range(3):
+        assert store.log_first == 0
+        store.retention.begin_clean()
+        assert sorted(open_paths(tmp_path)) == opened
+    store.close()
+
+
+def test_files_that_are_in_use_are_not_tried_again_and_again(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where slow consumers hold many, a read may open another one at no great cost."""
+    held = [store.record_view(1024 * number) for number in range(SEGMENTS // 2)]
+    tried: list[int] = []
+    close_unused = Segment.close_unused
+
+    def count(segment: Segment) -> bool:
+        tried.append(segment.first)
+        return close_unused(segment)
+
+    monkeypatch.setattr(Segment, "close_unused", count)
+    for _ in range(3):
+        for number in range(SEGMENTS // 2, SEGMENTS - 2):
+            store.record_view(1024 * number)
+    read_count = 3 * (SEGMENTS // 2 - 2)
+    assert len(tried) <= 5 * read_count + SEGMENTS
+    del held

@@ -82,12 +82,17 @@ class DelayLevel:
                 end - first,
             )
         if self.cursor > end:
-            _log.error(
+            reason = "the store has lost messages"
+            if not end:
+                reason = "they had all expired before this store was copied from its master's"
+            _log.log(
+                logging.ERROR if end else logging.WARNING,
                 "delay level %d: delayOffset.json says %d, its queue ends at %d; going on there. "
-                "The file belongs to another store, or the store has lost messages",
+                "The file belongs to another store, or %s",
                 self.number,
                 self.cursor,
                 end,
+                reason,
             )
             self.cursor = end
         self._ahead = {offset for offset in ahead if self.cursor <= offset < end}

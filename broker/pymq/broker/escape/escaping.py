@@ -9,7 +9,7 @@ on.
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -29,11 +29,14 @@ PAUSE_S = 15.0
 class Errand(Protocol):
     """One kind of messages that are to be stored elsewhere when they are due."""
 
-    async def begin(self) -> None:
+    async def begin(self, is_cancelled: Callable[[], bool]) -> None:
         """Begin where the master was.
 
+        Args:
+            is_cancelled: asked, in any thread, by those who take long; then there is only the end.
+
         Raises:
-            StoreError: what waits cannot be read.
+            StoreError: what waits cannot be read, or it was cancelled.
         """
 
     async def end(self) -> None:
@@ -81,12 +84,19 @@ class Escaping:
 
     async def _begin(self) -> None:
         stack = AsyncExitStack()
+        loop = asyncio.get_running_loop()
+
+        def is_cancelled() -> bool:
+            return loop.time() < self._paused_until_s
+
         try:
             for errand in self._errands:
                 stack.push_async_callback(errand.end)
-                await errand.begin()
+                await errand.begin(is_cancelled)
         except StoreError as error:
             await stack.aclose()
+            if is_cancelled():
+                return
             self._said.warn(
                 "errands",
                 "messages that wait here are not sent to other groups (enableRemoteEscape): %s; "
@@ -121,8 +131,8 @@ class Escaping:
 
     async def close(self) -> None:
         """Stop; idempotent."""
+        self._paused_until_s = math.inf
         async with self._lock:  # what is beginning is ended, not cut off
-            self._paused_until_s = math.inf
             await self._end()
         await self._tasks.close()
         await self._writer.close()

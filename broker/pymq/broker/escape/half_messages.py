@@ -84,7 +84,7 @@ class HalfMessages:
         self._said = SaidOnce(_log)
         self._tasks: Tasks | None = None
 
-    async def begin(self) -> None:
+    async def begin(self, is_cancelled: Callable[[], bool]) -> None:
         """Find what is open, and begin to look at it."""
         self._table = self._find()
         self._tasks = Tasks("half messages")

@@ -56,7 +56,7 @@ class PoppedMessages:
         self._in_flight: InFlight | None = None
         self._tasks = Tasks("popped messages")
 
-    async def begin(self) -> None:
+    async def begin(self, is_cancelled: Callable[[], bool]) -> None:
         """Read what is in flight, and begin to revive."""
         self._in_flight = in_flight = self._make()
         in_flight.open()

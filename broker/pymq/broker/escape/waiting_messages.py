@@ -40,7 +40,7 @@ class DelayedMessages:
         self._offsets = offsets
         self._schedule: Schedule | None = None
 
-    async def begin(self) -> None:
+    async def begin(self, is_cancelled: Callable[[], bool]) -> None:
         """Begin where the master was, as far as this slave was told."""
         self._schedule = self._make()
         self._schedule.start()
@@ -82,14 +82,18 @@ class TimerMessages:
         self._files: TimerStore | None = None
         self._timers: Timers | None = None
 
-    async def begin(self) -> None:
-        """Begin where the master was, as far as this slave was told."""
+    async def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """Begin where the master was, as far as this slave was told.
+
+        Raises:
+            StoreError: the files of timers cannot be made.
+            StoreClosed: it was cancelled: of many messages, that takes minutes.
+        """
         if not self._store.queue_bounds(TIMER_TOPIC, 0)[1]:
             return  # there never was one
-        opening = asyncio.get_running_loop().run_in_executor(
-            self._executor, self._store.replication.timers.open, self._clock
-        )
-        self._files = await opening
+        opening = self._store.replication.timers.begin_open(self._clock, is_cancelled)
+        await asyncio.get_running_loop().run_in_executor(self._executor, opening.run)
+        self._files = opening.result()
         self._timers = self._make(self._files)
         self._timers.start()
 

@@ -158,7 +158,7 @@ class OffsetSync:
         if not await self._wait_level(told.log_end):
             return RETRY_S  # far behind: another time
         if self._is_current(master, position):
-            self._offsets.take_changes(changes)
+            self._offsets.take_changes(changes, told.position)
             self._take_delays(changes.delays)
             if changes.timers:
                 self._take_timers(_bytes_of(changes.timers))

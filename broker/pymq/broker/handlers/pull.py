@@ -251,8 +251,8 @@ class PullHandlers:
     def _reset(self, request: Request, header: PullRequest) -> Command | None:
         """Return the answer to a pull of a group that was reset, which says where to go on."""
         topic, queue_id = header.topic, header.queue_id
-        if self._slave is not None:
-            if not self._slave.has_master:
+        if not self._keeps_commits():
+            if self._slave is None or not self._slave.has_master:
                 return None
             return self._reset_at_master(request, header)
         offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)

@@ -55,7 +55,6 @@ class Checkpoint:
         acknowledging: bits whose record is being written.
         failed_count: how often messages could not be revived.
         revive_queue_id, revive_offset: place of its record; -1 before it has one.
-        not_before: it is not due earlier, whatever its times say; ms.
         is_orphan: its group was deleted, and may be there again; not known after a restart.
     """
 
@@ -72,7 +71,6 @@ class Checkpoint:
     acknowledging: int = 0
     failed_count: int = 0
     revive_offset: int = -1
-    not_before: int = 0
     is_orphan: bool = False
 
     @property
@@ -95,7 +93,7 @@ class Checkpoint:
     @property
     def due_ms(self) -> int:
         """When messages that are not acknowledged become visible again."""
-        return max(self.pop_time + self.invisible_ms, self.not_before)
+        return self.pop_time + self.invisible_ms
 
     @property
     def all_bits(self) -> int:

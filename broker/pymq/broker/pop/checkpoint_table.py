@@ -13,6 +13,8 @@ from pymq.broker.pop.checkpoint import Checkpoint, CheckpointKey
 class CheckpointTable:
     """Open checkpoints by key, by the time they are due, and by their place in the journal.
 
+    When the clock is set back, none waits for longer from then on than its invisible time.
+
     Args:
         queue_count: number of revive queues.
     """
@@ -24,6 +26,7 @@ class CheckpointTable:
         ]
         self._by_due: list[tuple[int, int, Checkpoint]] = []
         self._sequence = itertools.count()
+        self._now_ms = 0
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -32,14 +35,21 @@ class CheckpointTable:
         """Return an open checkpoint, or None."""
         return self._by_key.get(key)
 
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Add a checkpoint; it replaces one of the same key. Its place is told later."""
+    def add(self, checkpoint: Checkpoint, due_ms: int | None = None) -> None:
+        """Add a checkpoint; it replaces one of the same key. Its place is told later.
+
+        Args:
+            due_ms: when it is due; None: it was popped just now, and its times say so.
+        """
         known = self._by_key.get(checkpoint.key)
         if known is not None:
             self.remove(known)
             checkpoint.acknowledged |= known.acknowledged
         self._by_key[checkpoint.key] = checkpoint
-        self.postpone(checkpoint, checkpoint.not_before)
+        if due_ms is None:
+            self._now_ms = max(self._now_ms, checkpoint.pop_time)
+            due_ms = checkpoint.due_ms
+        self.postpone(checkpoint, due_ms)
 
     def place(self, checkpoint: Checkpoint, revive_offset: int) -> None:
         """Note where the record of a checkpoint is; its earlier record is needed no longer.
@@ -53,11 +63,9 @@ class CheckpointTable:
         checkpoint.revive_offset = revive_offset
         places[revive_offset] = checkpoint
 
-    def postpone(self, checkpoint: Checkpoint, not_before: int) -> None:
-        """Let an open checkpoint be due again, not before a time in ms."""
-        checkpoint.not_before = not_before
-        item = checkpoint.due_ms, next(self._sequence), checkpoint
-        heapq.heappush(self._by_due, item)
+    def postpone(self, checkpoint: Checkpoint, due_ms: int) -> None:
+        """Let an open checkpoint be due again, at a time in ms."""
+        heapq.heappush(self._by_due, (due_ms, next(self._sequence), checkpoint))
         if len(self._by_due) > 2 * len(self._by_key) + 1000:
             self._by_due = [one for one in self._by_due if self.is_open(one[2])]
             heapq.heapify(self._by_due)
@@ -69,6 +77,13 @@ class CheckpointTable:
 
     def take_due(self, now_ms: int, count_max: int) -> list[Checkpoint]:
         """Return checkpoints that are due; each one only once, unless it is postponed."""
+        if now_ms < self._now_ms:
+            self._by_due = [
+                (min(due_ms, now_ms + one.invisible_ms), number, one)
+                for due_ms, number, one in self._by_due
+            ]
+            heapq.heapify(self._by_due)
+        self._now_ms = now_ms
         due: list[Checkpoint] = []
         heap = self._by_due
         while heap and heap[0][0] <= now_ms and len(due) < count_max:

@@ -85,11 +85,12 @@ class InFlight:
         """
         found = self._journal.open()
         reached = offsets_after(self._offsets, found)
-        for queue, (offset, last) in reached.items():
+        for queue, (offset, said_at) in reached.items():
             topic, _, queue_id = queue
-            stored_ms = self._store.message_time(topic, queue_id, offset - 1)
-            # A younger message belongs to another topic of that name: the old one was deleted.
-            if stored_ms is not None and stored_ms <= last.pop_time:
+            place = self._store.physical_offset(topic, queue_id, offset - 1)
+            # A message behind the record that says that it was popped belongs to another topic of
+            # that name: the old one was deleted. Places, not times: clocks are set back.
+            if place is not None and place < said_at:
                 self._progress.commit(queue, offset)
 
     def start(self) -> None:
@@ -266,7 +267,6 @@ class InFlight:
             acknowledging=0,
             failed_count=0,
             revive_offset=-1,
-            not_before=0,
         )
         self._writing[changed.key] = changed
 

@@ -104,21 +104,22 @@ class PopProgress:
 
 
 def offsets_after(
-    offsets: OffsetTable, checkpoints: Iterable[Checkpoint]
-) -> dict[GroupQueue, tuple[int, Checkpoint]]:
+    offsets: OffsetTable, checkpoints: Iterable[tuple[int, Checkpoint]]
+) -> dict[GroupQueue, tuple[int, int]]:
     """Return the offsets that groups had reached when their last checkpoints were written.
 
     Args:
         offsets: as they were saved.
-        checkpoints: that these may not count, in the order in which they were written.
+        checkpoints: that these may not count, with the physical offsets of their records, in that
+            order.
 
     Returns:
-        Those that are not the saved ones, and the checkpoint that says so.
+        Those that are not the saved ones, and where the record lies that says so.
     """
-    found: dict[GroupQueue, tuple[int, Checkpoint]] = {}
-    for one in checkpoints:
+    found: dict[GroupQueue, tuple[int, int]] = {}
+    for place, one in checkpoints:
         topic, group, queue_id = queue = one.group_queue
         at = found[queue][0] if queue in found else offsets.find(group, topic, queue_id)
         if one.start_offset >= (at or 0):
-            found[queue] = one.start_offset + one.differences[-1] + 1, one
+            found[queue] = one.start_offset + one.differences[-1] + 1, place
     return found

@@ -236,12 +236,12 @@ class ReviveJournal:
 
     # --- following
 
-    def open(self) -> list[Checkpoint]:
+    def open(self) -> list[tuple[int, Checkpoint]]:
         """Read the journal from where it is needed.
 
         Returns:
             The checkpoints of our pops that the saved offsets of groups may not count, also those
-            that were closed later, in the order in which they were written.
+            that were closed later, with the physical offsets of their records, in that order.
 
         Raises:
             StoreError: it cannot be read.
@@ -271,7 +271,7 @@ class ReviveJournal:
                     found.append((record.physical_offset, what))
                     last = what
             self._commit(queue_id)
-        return [one for _, one in sorted(found, key=lambda one: one[0])]
+        return sorted(found, key=lambda one: one[0])
 
     def has_counted(self, queue: GroupQueue) -> bool:
         """Return whether the end that is saved lies behind all checkpoints of a group's queue."""
@@ -354,8 +354,9 @@ class ReviveJournal:
             return None
         if isinstance(what, Checkpoint):
             if not what.is_done:
-                what.not_before = max(what.due_ms, self._clock.wall_ms()) + FOREIGN_GRACE_MS
-                self._table.add(what)
+                now = self._clock.wall_ms()  # that of another master may have been ahead
+                due_ms = max(now, min(what.due_ms, now + what.invisible_ms))
+                self._table.add(what, due_ms + FOREIGN_GRACE_MS)
                 self._table.place(what, record.queue_offset)
         elif what is not None:
             checkpoint = self._table.find(what.key)

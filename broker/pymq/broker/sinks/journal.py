@@ -232,8 +232,8 @@ class SinkJournal:
         now_ms = self._clock.wall_ms()
         self._table.forget_old(now_ms)  # of which nothing is said again
         count = 0
-        reserved_ms = self._config.reserved_hours * _HOUR_MS
-        for sink in self._table.about_to_expire(now_ms - reserved_ms // 2, now_ms=now_ms):
+        before_ms = now_ms - self._config.reserved_hours * _HOUR_MS // 2
+        for sink in self._table.about_to_expire(before_ms=before_ms, now_ms=now_ms):
             name = sink.row.last.sink
             async with self.lock(name):
                 # While others were written, it may have been forgotten, or published something.

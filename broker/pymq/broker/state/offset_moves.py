@@ -52,10 +52,9 @@ class Moves(Generic[_Key]):
         Returns:
             None if it is of another table, or what has changed since is not known.
         """
-        instance, _, number = position.partition(".")
-        if instance != self._instance or not number.isascii() or not number.isdigit():
+        instance, found = _parts(position)
+        if instance != self._instance or found is None:
             return None
-        found = int(number)
         return found if self._known_from <= found <= self.number else None
 
     def since(self, number: int) -> list[_Key]:
@@ -66,3 +65,17 @@ class Moves(Generic[_Key]):
                 break
             keys.append(key)
         return keys
+
+
+def is_later(position: str, other: str) -> bool:
+    """Return whether a change came after another one of the same table."""
+    (instance, number), (other_instance, other_number) = _parts(position), _parts(other)
+    if instance != other_instance or number is None or other_number is None:
+        return False
+    return number > other_number
+
+
+def _parts(position: str) -> tuple[str, int | None]:
+    """Return the instance and the number of a position; None where it has none."""
+    instance, _, number = position.partition(".")
+    return instance, int(number) if number.isascii() and number.isdigit() else None

@@ -4,10 +4,16 @@ Source: RocketMQ ConsumerOffsetManager.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from typing import TypeAlias
 
-from pymq.broker.state.offset_moves import Moves
+from pymq.broker.state.offset_hand_over import Place as _Place
+from pymq.broker.state.offset_hand_over import Table as _Table
+from pymq.broker.state.offset_hand_over import (
+    joined_places,
+    merged,
+    split_places,
+    warn_of_set_back,
+)
+from pymq.broker.state.offset_moves import Moves, is_later
 from pymq.clock import Clock
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
@@ -20,8 +26,6 @@ _SEPARATOR = "@"
 VERSION_STEP = 500
 #: Groups of the broker itself: a master has offsets of theirs after every start.
 _OWN_GROUPS = (REVIVE_GROUP, REVIVE_END_GROUP, TRANSACTION_GROUP)
-#: (topic, group) -> queue id -> queue offset.
-_Table: TypeAlias = dict[tuple[str, str], dict[int, int]]
 
 
 class OffsetTable:
@@ -37,6 +41,10 @@ class OffsetTable:
             highest of its masters'. Who was there last is told by it.
         moves: what has changed; slaves are told of it.
         on_change: called after every change; to be set by whoever tells them.
+        names_position: whether the file of this master says up to which change it has all: then a
+            slave that has acted can be told from one that was away (``take_back``).
+        moved: at a slave of such a master, the places that have moved here since it was followed
+            last; None: this is the table of a master.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -44,6 +52,13 @@ class OffsetTable:
         self.version = DataVersion()
         self.moves: Moves[tuple[str, str]] = Moves()
         self.on_change: Callable[[], None] = lambda: None
+        self.names_position = False
+        self.moved: set[_Place] | None = None
+        #: The master's change up to which everything is here: at a slave, of what it was told; at
+        #: the master, of its file when it started, or of what it has taken back.
+        self._position = ""
+        #: The places of which slaves have given back what has moved there; since our start.
+        self._taken_back: set[_Place] = set()
         self._offsets: _Table = {}
         #: Where pulls ended; since our start.
         self._pulled: _Table = {}
@@ -51,7 +66,11 @@ class OffsetTable:
         #: would be lost to members that go on with what they know.
         self._resets: _Table = {}
         #: ((topic, group), queue id) of those that the master does not know: it may have lost them.
-        self._last_copies: set[tuple[tuple[str, str], int]] = set()
+        self._last_copies: set[_Place] = set()
+        #: The same of offsets.
+        self._last_offsets: set[_Place] = set()
+        #: Was the master's version older than that here when it was heard last?
+        self._was_older = False
         self.is_changed = False
         #: The same for a second file, which also holds the offsets of light groups in light queues.
         self.is_light_changed = False
@@ -66,6 +85,8 @@ class OffsetTable:
         queues = self._offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
+            if self.moved is not None:
+                self.moved.add((key, queue_id))
             self._touch(key)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -104,6 +125,8 @@ class OffsetTable:
         if offset is not None:
             if not queues:
                 del self._resets[topic, group]
+            if self.moved is not None:
+                self.moved.add(((topic, group), queue_id))
             self._touch(None)
         return offset
 
@@ -156,6 +179,8 @@ class OffsetTable:
         """Return the table as sent to slaves."""
         body = self._body(self._offsets)
         body.version = self.version  # RocketMQ's brokers need one
+        if self.moved is not None:  # that there are none is news for a master, too
+            body.resets, body.moved = body.resets or {}, body.moved or {}
         return body
 
     def _body(self, offsets: _Table) -> ConsumerOffsetTable:
@@ -163,7 +188,15 @@ class OffsetTable:
             offsets=_joined(offsets),
             resets=_joined(self._resets) if self._resets else None,
             version=None if self.version == DataVersion() else self.version,
+            position=self._told_position() or None,
+            moved=joined_places(self.moved) if self.moved else None,
         )
+
+    def _told_position(self) -> str:
+        if self.names_position:
+            return self.moves.position
+        # What a master does not keep up to date must not be in its file.
+        return "" if self.moved is None else self._position
 
     def _touch(self, key: tuple[str, str] | None) -> None:
         """Record a change of a (topic, group), or of something else."""
@@ -197,25 +230,62 @@ class OffsetTable:
         self._offsets |= _split(body.offsets)
         self._resets |= _split(body.resets or {})
         self.version = body.version or self.version
+        self._position = body.position or ""
+        if self.moved is not None:
+            self.moved |= split_places(body.moved)
 
     def take_over(self, body: ConsumerOffsetTable) -> None:
         """Have the offsets of a master; what only we know is kept, as in RocketMQ."""
-        offsets = _split(body.offsets)
+        self._take(_split(body.offsets), _split(body.resets or {}))
+        self.version = body.version or self.version
+        self._follow("")
+
+    def _take(self, offsets: _Table, resets: _Table) -> None:
+        """Have the offsets of others, with what we have beside them, and all of their resets."""
         changed = {key for key, queues in offsets.items() if self._offsets.get(key) != queues}
-        if changed or (body.resets or {}) != _joined(self._resets):
+        if changed or resets != self._resets:
             self._offsets |= offsets
-            self._resets = _split(body.resets or {})
+            self._resets = resets
             for key in changed:
                 self._touch(key)
             self._touch(None)
-        self.version = body.version or self.version
+
+    def _follow(self, position: str) -> None:
+        """Record up to which change of a master everything is here."""
+        if self.moved is not None:
+            self.moved.clear()
+        if position != self._position:
+            self._position = position
+            self.is_changed = True
 
     def take_back(self, body: ConsumerOffsetTable) -> bool:
-        """Have the offsets of a slave that may have acted for us; False: ours are newer."""
-        told = body.version or DataVersion()
-        if _rank(self.version) > _rank(told):
-            return False
-        self.take_over(replace(body, resets=_joined(self._resets)))
+        """Have the offsets of a slave that may have acted for us; False: ours are newer.
+
+        A slave that has followed us beyond what is in our file knows everything better. Of another
+        one only that counts which has moved there. Where this is not known, because the slave is
+        RocketMQ's or our file is lost, all of it counts unless its version is older than ours.
+        """
+        told, moved = body.version or DataVersion(), split_places(body.moved)
+        offsets, resets = _split(body.offsets), _split(body.resets or {})
+        theirs = _places(offsets) | _places(resets) | _places(self._resets)
+        if body.moved is None or not self._position:
+            if _rank(self.version) > _rank(told):
+                return False
+            warn_of_set_back(self._offsets, offsets, but_not=_OWN_GROUPS)
+            their_resets = moved
+        else:
+            if is_later(body.position or "", self._position):
+                theirs -= self._taken_back - moved  # there, another slave has acted
+                self._position = body.position or ""
+            else:
+                theirs = moved
+            their_resets = theirs
+        self._taken_back |= moved
+        self._take(
+            merged(self._offsets, offsets, theirs & _places(offsets)),
+            merged(self._resets, resets, their_resets),
+        )
+        self.version = max(self.version, told, key=_rank)
         return True
 
     def changes(self, since: int | None) -> OffsetChanges:
@@ -237,8 +307,8 @@ class OffsetTable:
             version=self.version,
         )
 
-    def take_changes(self, body: OffsetChanges) -> None:
-        """Take over what ``changes`` of a master returned.
+    def take_changes(self, body: OffsetChanges, position: str = "") -> None:
+        """Take over what ``changes`` of a master returned; that is all up to a position of its.
 
         What it has not, of all that it has, was deleted there. Unless no group has an offset there,
         or its version is older than that here: then it may have lost its file, and what is here is
@@ -248,15 +318,26 @@ class OffsetTable:
         is_older = body.version is not None and _rank(body.version) < _rank(version)
         if body.is_whole:
             self._last_copies.clear()
+            self._last_offsets.clear()
             if is_older or not any(key[1] not in _OWN_GROUPS for key in told):
                 self._last_copies.update(_places(self._resets))
+                self._last_offsets.update(_places(self._offsets))
             else:
                 for key in [one for one in self._offsets if one not in told]:
                     del self._offsets[key]
                     self._touch(key)
+        elif self._was_older and not is_older:  # what it does not have by now is over
+            self._last_copies.clear()
+            self._last_offsets.clear()
+        self._was_older = is_older
         for key, queues in told.items():
             if queues:
-                if self._offsets.get(key) != queues:
+                known = self._offsets.get(key, {})
+                if self._last_offsets:  # what the master knows it ends itself
+                    self._last_offsets.difference_update((key, queue_id) for queue_id in queues)
+                    last = {q: one for q, one in known.items() if (key, q) in self._last_offsets}
+                    queues = last | queues
+                if known != queues:
                     self._offsets[key] = queues
                     self._touch(key)
             elif self._offsets.pop(key, None) is not None:
@@ -264,6 +345,7 @@ class OffsetTable:
                 self._touch(key)
         self._take_resets(_split(body.resets))
         self.version = version if is_older else body.version or self.version
+        self._follow(position)
 
     def _take_resets(self, resets: _Table) -> None:
         """Have those that are pending at a master, and the last copies of others."""
@@ -297,7 +379,7 @@ def _is_light(key: tuple[str, str]) -> bool:
     return is_light(key[1]) and is_light(key[0])
 
 
-def _places(table: _Table) -> set[tuple[tuple[str, str], int]]:
+def _places(table: _Table) -> set[_Place]:
     return {(key, queue_id) for key, queues in table.items() for queue_id in queues}
 
 

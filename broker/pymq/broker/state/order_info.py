@@ -2,7 +2,8 @@
 
 What was popped last from a queue blocks it for the group until every message is acknowledged, or
 until the messages become visible again; those that were not acknowledged, and all behind them, are
-popped once more then. The group's offset moves as messages are acknowledged.
+popped once more then. The group's offset moves as messages are acknowledged. When the clock is set
+back, by a restart or not, the times of what was popped go back with it.
 
 Source: RocketMQ ConsumerOrderInfoManager, ConsumerOrderInfoLockManager.
 """
@@ -43,6 +44,7 @@ class OrderTable:
         #: When queues become free; of the items of the heap only these count.
         self._free_ms: dict[_Queue, int] = {}
         self._by_free: list[tuple[int, _Queue]] = []
+        self._now_ms = 0
         self.is_changed = False
 
     def is_blocked(
@@ -60,7 +62,7 @@ class OrderTable:
         if not info.invisible_ms or info.invisible_ms <= 0:
             info.invisible_ms = invisible_ms
         now = self._clock.wall_ms()
-        return any(now < visible_ms for visible_ms in _waiting(info))
+        return any(now < visible_ms for visible_ms in _waiting(info).values())
 
     def pop(
         self,
@@ -77,12 +79,14 @@ class OrderTable:
             How often messages were popped before, of those that were, and the least of all.
         """
         first = queue_offsets[0]
+        now = self._clock.wall_ms()
+        self._now_ms = max(self._now_ms, now)
         info = OrderInfo(
             attempt_id=attempt_id,
             pop_time=pop_time,
             invisible_ms=invisible_ms,
             offsets=[first, *(offset - first for offset in queue_offsets[1:])],
-            consumed_ms=self._clock.wall_ms(),
+            consumed_ms=now,
         )
         before = self._infos.get(queue)
         if before is not None:
@@ -139,6 +143,9 @@ class OrderTable:
         """Record that a message becomes visible at another time."""
         info = self._infos.get(queue)
         if info is not None and info.pop_time == pop_time:
+            now = self._clock.wall_ms()
+            _follow_clock(info, now)
+            info.consumed_ms = now
             info.visible_ms = (info.visible_ms or {}) | {queue_offset: visible_ms}
             self._changed(queue, info)
 
@@ -174,6 +181,9 @@ class OrderTable:
     def take_free(self) -> list[_Queue]:
         """Return the queues that have become free since the last call."""
         now = self._clock.wall_ms()
+        if now < self._now_ms:
+            self._set_back(now)
+        self._now_ms = now
         found = []
         while self._by_free and self._by_free[0][0] <= now:
             free_ms, queue = heapq.heappop(self._by_free)
@@ -181,6 +191,12 @@ class OrderTable:
                 del self._free_ms[queue]
                 found.append(queue)
         return found
+
+    def _set_back(self, now: int) -> None:
+        """Bring in what was popped when the clock was ahead."""
+        for queue, info in self._infos.items():
+            if _follow_clock(info, now):
+                self._changed(queue, info)
 
     def clean(self, is_there: Callable[[str, str, int], bool]) -> None:
         """Forget queues that are gone, and what was not touched for a day.
@@ -195,7 +211,7 @@ class OrderTable:
 
     def _changed(self, queue: _Queue, info: OrderInfo) -> None:
         self.is_changed = True
-        free_ms = max(_waiting(info), default=self._clock.wall_ms())
+        free_ms = max(_waiting(info).values(), default=self._clock.wall_ms())
         if self._free_ms.get(queue) == free_ms:
             return
         self._free_ms[queue] = free_ms
@@ -220,6 +236,7 @@ class OrderTable:
                     self._infos[topic, group, queue_id] = info
                     self._changed((topic, group, queue_id), info)
         self.is_changed = False
+        self._set_back(self._clock.wall_ms())
 
 
 def _offsets(info: OrderInfo) -> list[int]:
@@ -228,12 +245,25 @@ def _offsets(info: OrderInfo) -> list[int]:
     return [*first, *(first[0] + distance for distance in info.offsets[1:])]
 
 
-def _waiting(info: OrderInfo) -> list[int]:
+def _waiting(info: OrderInfo) -> dict[int, int]:
     """Return when the messages that are not acknowledged become visible, in ms."""
     changed = info.visible_ms or {}
     regular = info.pop_time + (info.invisible_ms or 0)
-    return [
-        changed.get(offset, regular)
+    return {
+        offset: changed.get(offset, regular)
         for number, offset in enumerate(_offsets(info))
         if not info.acknowledged >> number & 1
-    ]
+    }
+
+
+def _follow_clock(info: OrderInfo, now: int) -> bool:
+    """Have messages become visible as if what was last said of them, ahead of now, were said now.
+
+    Their pop time stays: it is part of their handles.
+    """
+    ahead_ms = info.consumed_ms - now
+    if ahead_ms <= 0:
+        return False
+    info.visible_ms = {offset: ms - ahead_ms for offset, ms in _waiting(info).items()}
+    info.consumed_ms = now
+    return True

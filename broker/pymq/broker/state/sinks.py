@@ -17,7 +17,6 @@ somebody may repeat that.
 """
 
 import logging
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -283,8 +282,8 @@ class SinkTable:
             self._forget(name)
         return len(old)
 
-    def about_to_expire(self, before_ms: int, *, now_ms: int = sys.maxsize) -> list[Sink]:
-        """Return the sinks to last whose record in the journal is older than that.
+    def about_to_expire(self, *, before_ms: int, now_ms: int) -> list[Sink]:
+        """Return the sinks to last whose record in the journal is older than ``before_ms``.
 
         So is one that was written later than now, by a clock that was ahead.
         """

@@ -166,9 +166,10 @@ class Transactions:
             if is_in_log(outcome):
                 self.table.close(offset, group.places[-1].queue_offset)
                 self._remember(own)
+                ended(ResponseCode.SUCCESS, None)  # also if no slave has it: consumers see it
             else:
                 _log.error("the end of transaction %d is not stored: %s", offset, result.remark)
-            ended(*send_answer(result, outcome))
+                ended(*send_answer(result, outcome))
 
         self._write((offset,), group, written)
 
@@ -204,11 +205,12 @@ class Transactions:
                 self.table.close_many(offsets, group.places[-1].queue_offset)
                 for own in owners:
                     self._remember(own)
+                ended(ResponseCode.SUCCESS, None)
             else:
                 _log.error(
                     "the ends of %d transactions are not stored: %s", len(offsets), result.remark
                 )
-            ended(*send_answer(result, outcome))
+                ended(*send_answer(result, outcome))
 
         self._write(offsets, group, written)
         return True

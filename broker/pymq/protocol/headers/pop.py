@@ -18,6 +18,7 @@ class PopRequest(Header):
         queue_id: -1: any queue of the topic.
         invisible_ms: after that others get the messages, unless they were acknowledged.
         poll_ms: how long to wait for a message; from ``born_time`` on, the client's clock in ms.
+        born_time: 0: when the broker reads the request.
         init_mode: where to begin in a queue without progress: 0 at its first message, 1 at its
             last one.
         expression: its tags or other filter.

@@ -237,7 +237,7 @@ class _Check:
         checkpoint = layout.checkpoint
         safe = columns.store_timestamp < checkpoint.log_timestamp
         safe |= (columns.store_timestamp == checkpoint.log_timestamp) & (
-            block.physical < checkpoint.confirmed
+            block.physical < checkpoint.flushed_end
         )
         return bool(safe.any()) and self._queues.knows(block)
 

@@ -213,12 +213,12 @@ def _check_checkpoint(
                 f"time {value} of the {name}",
                 f"at most {newest_ms}, the latest store time in the log",
             )
-    if checkpoint.confirmed > log_end:
+    if checkpoint.flushed_end > log_end:
         findings.add(
             Kind.CHECKPOINT,
             severity,
             path,
             32,
-            f"confirmed up to {checkpoint.confirmed}",
+            f"confirmed up to {checkpoint.flushed_end}",
             f"at most {log_end}, the end of the log",
         )

@@ -109,7 +109,7 @@ class CommitLog:
     @property
     def first(self) -> int:
         """The lowest physical offset kept."""
-        return self.segments[0].first if len(self.segments) else self.end
+        return self.segments.at(0).first if len(self.segments) else self.end
 
     @property
     def next_due(self) -> bool:
@@ -117,14 +117,14 @@ class CommitLog:
         segments = self.segments
         if segments.prepared or not len(segments):
             return False
-        return self.end - segments[-1].first > segments.segment_bytes // 2
+        return self.end - segments.at(-1).first > segments.segment_bytes // 2
 
     @property
     def room(self) -> int:
         """Bytes that records may take in the current segment; 0 if there is no segment."""
         if not len(self.segments):
             return 0
-        return max(0, self.segments[-1].end - self.end - BLANK_BYTES)
+        return max(0, self.segments.at(-1).end - self.end - BLANK_BYTES)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append whole records; they fit into ``room``.

@@ -31,10 +31,12 @@ _OPEN_LEAST = 4
 class Segments:
     """Adjacent segments of one size; the first one may start at any multiple of it.
 
-    Those that have been open for the longest time are closed again when many are, if nobody uses
-    them just then.
+    When many are open, those that were opened first are closed again, but for those in use. To
+    index a segment, or to find it, is to open it; who only asks where it is uses ``at``.
 
-    Belongs to the thread of the store, except ``prepare_next``, which any thread may call.
+    Belongs to the thread of the store, except ``prepare_next`` and ``unlock_old``, which any thread
+    may call. Whoever has to read files in another one is given descriptors (``Segment.fd``, as
+    duplicates), paths, or files of its own: ``apart``.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Segments:
         #: Those that are open, the one opened first first.
         self._opened: dict[Segment, None] = {}
         self._open_max = max(_OPEN_LEAST, files.open_files_limit() // _OPEN_SHARE)
+        #: If more are open, it is worth trying to close some.
+        self._tolerated = self._open_max
         #: Returns from where on files may have to be flushed. They stay open: a file that is opened
         #: later may not be told what could not be written.
         self.unflushed_from: Callable[[], int] = lambda: sys.maxsize
@@ -124,6 +128,19 @@ class Segments:
                 "storePathCommitLog"
             )
 
+    def apart(self) -> "Segments":
+        """Return the files of now for another thread to read, which opens all it needs itself.
+
+        Few of them stay open at a time. One that is deleted before it was opened is a StoreError.
+        """
+        own = Segments(self._files, self._paths, self.segment_bytes)
+        own._open_max = own._tolerated = _OPEN_LEAST
+        own._all = [
+            Segment(self._files, one.path, one.first, one.size_bytes, read_only=True)
+            for one in self._all
+        ]
+        return own
+
     def drop_empty(self) -> None:
         """Remove a last file of length 0: a crash interrupted its creation."""
         while self._empty:
@@ -140,7 +157,12 @@ class Segments:
             self._count_open(segment)
         return segment
 
+    def at(self, index: int) -> Segment:
+        """Return a segment only to ask where it is."""
+        return self._all[index]
+
     def __iter__(self) -> Iterator[Segment]:
+        """Iterate over the segments, only to ask where they are, as ``at``."""
         return iter(self._all)
 
     @property
@@ -166,20 +188,23 @@ class Segments:
         """Record that a segment is about to be opened; close others if there are many."""
         self._opened.pop(segment, None)
         self._opened[segment] = None
-        self.close_many()
+        if len(self._opened) > self._tolerated:
+            self.close_many()
 
     def close_many(self) -> None:
         """Close segments, the one opened first first, while more are open than may be."""
         excess = len(self._opened) - self._open_max
         if excess <= 0:
             return
-        kept = {next(reversed(self._opened)), *self._all[-2:]}  # The first one is just wanted.
+        kept = {next(reversed(self._opened)), *self._all[-2:]}  # The former is just wanted.
         for segment in [one for one in self._opened if one not in kept]:
             if segment.end <= self.unflushed_from() and segment.close_unused():
                 del self._opened[segment]
                 excess -= 1
                 if not excess:
                     break
+        # Those in use are not tried again for each one that is opened.
+        self._tolerated = len(self._opened) * 5 // 4 if excess else self._open_max
 
     def _directories_for(self, first: int) -> list[Path]:
         """Return where the file that begins at an offset may be, in the order of trying."""

@@ -58,7 +58,8 @@ class QueueTable:
         self._extension_file_bytes = extension_file_bytes
         self._empty: list[Path] = []
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
-        #: Names of topics without their case -> the one of them that has the directory.
+        #: Names of topics without their case -> the one of them that has the directory. Empty where
+        #: the file system tells them apart.
         self._spellings: dict[str, str] = {}
         #: How many of them are light queues.
         self.light_count = 0
@@ -112,12 +113,33 @@ class QueueTable:
             objection = self.objection(topic)
             if objection is not None:
                 raise StoreMismatch(f"{self._path}: {objection}")
-            self._spellings[topic.casefold()] = topic
+            if self.folds_case:
+                self._spellings[topic.casefold()] = topic
             path = self._path / topic / str(queue_id)
             queue = ConsumeQueue(self.files, path, topic, queue_id, self._file_bytes)
             self.by_key[topic, queue_id] = queue
             self.light_count += is_light(topic)
         return queue
+
+    def apart(self, topic: str, queue_id: int) -> "QueueTable":
+        """Return a table of one queue as it is now, if it exists, for another thread to read.
+
+        That opens all it needs itself: open files belong to the thread of the store.
+        """
+        own = QueueTable(
+            self.files.files,
+            self._path,
+            file_bytes=self._file_bytes,
+            open_max=_OPEN_LEAST,
+            extensions=self._extensions,
+            extension_file_bytes=None,
+        )
+        queue = self.find(topic, queue_id)
+        if queue is not None:
+            copy = own.make(topic, queue_id)
+            copy.add_files(queue.bases)
+            copy.min_offset, copy.end_offset = queue.min_offset, queue.end_offset
+        return own
 
     def begin(self, topic: str, queue_id: int, offset: int) -> bool:
         """Have a queue without entries begin at an offset; return whether it is one.
@@ -147,9 +169,15 @@ class QueueTable:
 
     def remove(self, queue: ConsumeQueue) -> None:
         """Delete a queue and, with the last queue of a topic, the topic's directory."""
-        del self.by_key[queue.topic, queue.queue_id]
-        self.light_count -= is_light(queue.topic)
+        topic = queue.topic
+        del self.by_key[topic, queue.queue_id]
+        self.light_count -= is_light(topic)
         queue.remove()
+        if not self.folds_case or self.files.files.exists(self._path / topic):
+            return
+        # A light one is the only queue of its name.
+        if is_light(topic) or not any(name == topic for name, _ in self.by_key):
+            self._spellings.pop(topic.casefold(), None)
 
     def load(self) -> None:
         """Find the queues that exist; nothing is changed and no file is opened.

@@ -56,10 +56,12 @@ def find_log_end(
         is_clean = not AbortMarker(files, root).present()
         clean_stop = CleanStop(files, root)
         clean_stop.load()
-        if is_clean and _ends_at(segments, clean_stop.log_end):
-            return clean_stop.log_end
         checkpoint = Checkpoint(files, root / CHECKPOINT_NAME)
         checkpoint.load()
+        # Zeros are after the end also of a log that RocketMQ has cut since then.
+        is_ours = is_clean and not checkpoint.is_foreign
+        if is_ours and _ends_at(segments, clean_stop.log_end):
+            return clean_stop.log_end
         start = _start(segments, None if is_clean else checkpoint)
         return _scan(config, segments, start, is_cancelled)
     finally:

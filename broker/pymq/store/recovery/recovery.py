@@ -213,7 +213,7 @@ class Recovery:
         covered = max((queue.physical_end for queue in self._queues), default=-1)
         whole = any(self._short(key, end) for key, end in self._clean_stop.ends.items())
         first = 0 if whole else self._start(covered)
-        while first and self._log.segments[first].first > self._repair.lost_from:
+        while first and self._log.segments.at(first).first > self._repair.lost_from:
             first -= 1
         try:
             end = self._scan(first, covered)
@@ -223,7 +223,8 @@ class Recovery:
             end = self._scan(first, covered)
         self._judge(end, covered)
         self._finish(end, first)
-        self._clean_stop.cut(end)
+        stop = self._clean_stop
+        (stop.cut_stop if end < stop.log_end else stop.cut)(end)
 
     def _short(self, key: QueueKey, end: int) -> bool:
         queue = self._queues.find(*key)
@@ -282,11 +283,14 @@ class Recovery:
 
     def _judge(self, end: int, covered: int) -> None:
         """Raise if the log ends because of damage and not of an unfinished write."""
-        if end < self._clean_stop.log_end:
+        checkpoint, stop = self._checkpoint, self._clean_stop
+        # A RocketMQ slave may have had the store since, and have cut it to what its master had.
+        is_known = not checkpoint.is_foreign and self._store_timestamp <= stop.store_timestamp
+        if end < stop.log_end and is_known:
             paths = ", ".join(map(str, self._config.log_paths))
             raise CorruptRecord(
                 f"{paths}: the log ends at physical offset {end}, but reached "
-                f"{self._clean_stop.log_end} at its last clean stop: a file is missing (is its "
+                f"{stop.log_end} at its last clean stop: a file is missing (is its "
                 "disk mounted?) or damaged. Restore it from a copy or a slave; to give up what is "
                 f"missing, remove {self._config.root_path / NAME}"
             )
@@ -300,16 +304,14 @@ class Recovery:
                 "Restore it from a copy or a slave; to give up everything after it, zero the file "
                 "from that position on and remove the later files"
             )
-        checkpoint = self._checkpoint
-        # A later store time: another broker has cut the log and written to it since.
-        if end < checkpoint.confirmed and self._store_timestamp <= checkpoint.log_timestamp:
+        if end < checkpoint.flushed_end and self._store_timestamp <= checkpoint.log_timestamp:
             segments = self._log.segments
             path = segments.find(min(end, segments[-1].end - 1)).path if len(segments) else None
             raise CorruptRecord(
                 f"{path or self._config.log_paths[0]}: the log ends at physical offset {end}, but "
-                f"was safe on the disk up to {checkpoint.confirmed}: its last records are damaged "
-                "or missing. Restore the file from a copy or a slave; to give up what is after "
-                f"{end}, remove {self._config.root_path / CHECKPOINT_NAME}"
+                f"was safe on the disk up to {checkpoint.flushed_end}: its last records are "
+                "damaged or missing. Restore the file from a copy or a slave; to give up what is "
+                f"after {end}, remove {self._config.root_path / CHECKPOINT_NAME}"
             )
 
     def _was_safe(self, record: Record, covered: int) -> bool:
@@ -320,7 +322,7 @@ class Recovery:
         return record.store_timestamp < checkpoint.log_timestamp or (
             # Records of one millisecond, or after a clock was set back: the offset decides.
             record.store_timestamp == checkpoint.log_timestamp
-            and record.physical_offset < checkpoint.confirmed
+            and record.physical_offset < checkpoint.flushed_end
         )
 
     def _stale(self, record: Record) -> bool:

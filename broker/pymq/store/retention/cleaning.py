@@ -162,9 +162,9 @@ class Retention:
         if (
             self._left
             and len(segments) > 1
-            and segments[0].end <= self._durability.complete_end
+            and segments.at(0).end <= self._durability.complete_end
         ):
-            oldest = segments[0].path, segments[1].path
+            oldest = segments.at(0).path, segments.at(1).path
         return CleanJob(
             self._log.files,
             segments,
@@ -197,12 +197,14 @@ class Retention:
         self._untrimmed += [one for path, one in self._unflushed.items() if path not in failed]
         self._unflushed = failed
         self._old_index = job.index_files
+        if job.count:
+            # What was freed may be enough: only an attempt from now on tells. Those before failed
+            # for want of it, also while a file that was taken out was not deleted yet.
+            self._log.segments.no_room = None
         if job.oldest is not None and self._may_go(job.last_write_ms):
             assert self._left is not None
             self._left -= 1
             self._deleted_segments.add(self._log.segments.take_first())
-            # One file less may be enough; the next attempt to create one tells.
-            self._log.segments.no_room = None
             return job.count + 1
         count = job.count + self._trim(job.trims)
         if not count:
@@ -222,7 +224,7 @@ class Retention:
 
     def _may_go(self, last_write_ms: int | None) -> bool:
         needed_from = self.needed_from()
-        if needed_from is not None and needed_from < self._log.segments[0].end:
+        if needed_from is not None and needed_from < self._log.segments.at(0).end:
             return False
         return may_delete(
             last_write_ms,

@@ -69,8 +69,6 @@ class Checkpoint:
         self.queues_complete = 0
         self.queues_end = 0
         self.index_end = 0
-        #: Whether RocketMQ has written the file since this store did, or it is damaged.
-        self._is_foreign = False
 
     def load(self) -> None:
         """Read the file; every number is 0 if it is missing or damaged."""
@@ -84,9 +82,8 @@ class Checkpoint:
         (seal,) = _SEAL.unpack_from(data, _VALUES.size)
         if seal == _seal(data[: _VALUES.size]):
             self.queues_end, self.index_end = values[6:]
-        elif seal:
-            self._is_foreign = True
-            self.queues_complete = 0
+        elif seal:  # RocketMQ has written the file since this store did, or it is damaged.
+            self.confirmed = self.queues_complete = 0
 
     @property
     def trusted_ms(self) -> int:
@@ -101,9 +98,12 @@ class Checkpoint:
         0 if RocketMQ wrote the file last, whose offset means something else. It leaves the number
         at 40 alone, and, unless a clock was ahead, moves that at 8 beyond it.
         """
-        if self._is_foreign or self.queues_timestamp > self.queues_complete:
-            return 0
-        return self.confirmed
+        return 0 if self.queues_timestamp > self.queues_complete else self.confirmed
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether RocketMQ wrote the file last, as far as is known (or it is damaged)."""
+        return self.log_timestamp > 0 and not self.flushed_end
 
     @property
     def complete_end(self) -> int:
@@ -176,7 +176,6 @@ class Checkpoint:
                 self.index_end,
             )
             data += _SEAL.pack(_seal(data) if self.queues_end else 0)
-            self._is_foreign = False
             fd = self._files.open(self._path, create=True)
             try:
                 self._files.pwrite(fd, data.ljust(CHECKPOINT_BYTES, b"\0"), 0)

@@ -9,9 +9,11 @@ A slave that has acted is ahead of its master, and stays so until the master has
 Source: RocketMQ SlaveSynchronize.syncTimerCheckPoint. Its slaves fill a wheel of their own.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pymq.clock import Clock
+from pymq.protocol.names import TIMER_TOPIC
 from pymq.store.config import StoreConfig
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.queue_table import QueueTable
@@ -85,17 +87,23 @@ class FollowedTimers:
         known = TimerCheckpoint.load(self._files, self._root / CHECKPOINT_PATH)
         return (known or TimerCheckpoint()).encode()
 
-    def open(self, clock: Clock) -> TimerStore:
-        """Return the timers as a master would have them, while the log does not change.
+    def begin_open(
+        self, clock: Clock, is_cancelled: Callable[[], bool] = lambda: False
+    ) -> "TimersOpening":
+        """Return a job that opens the timers as a master would have them.
 
-        In any thread, but nothing may be kept until they are closed.
+        The log may not change, and nothing may be kept, until they are closed.
 
-        Raises:
-            StoreError: they cannot be made.
+        Args:
+            is_cancelled: asked repeatedly, in the thread of the job; it may take minutes.
         """
+        return TimersOpening(
+            self._config, clock, self._log, self._queues, self._end_following, is_cancelled
+        )
+
+    def _end_following(self) -> None:
         self.keep_heard()
         self._known = None
-        return open_timers(self._config, self._files, clock, self._log, self._queues)
 
     def _drop_own(self) -> None:
         """Remove what a master that became a slave left: it would be taken for up to date."""
@@ -104,6 +112,68 @@ class FollowedTimers:
             self._files.remove(log / entry.name)
         if self._files.exists(self._root / WHEEL_NAME):
             self._files.remove(self._root / WHEEL_NAME)
+
+
+class TimersOpening:
+    """Opens the timers of a slave: ``run`` in any thread, then ``result`` in that of the store.
+
+    It reads many messages, and may not touch what the store has open: that opens and closes files
+    as it reads them, and would close those that are read here, or reads what was opened here when
+    it is closed already.
+
+    Args:
+        config, log, queues: of the store.
+        prepare: called before the files are looked at, in that other thread.
+        is_cancelled: as for ``open_timers``.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        queues: QueueTable,
+        prepare: Callable[[], None],
+        is_cancelled: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._prepare = prepare
+        self._is_cancelled = is_cancelled
+        self._own_log = own = CommitLog(log.files, log.segments.apart())
+        own.end, own.flushed, own.store_timestamp = log.committed, log.flushed, log.store_timestamp
+        self._own_queues = queues.apart(TIMER_TOPIC, 0)
+        self._timers: TimerStore | None = None
+
+    def run(self) -> None:
+        """Open them.
+
+        Raises:
+            StoreError: they cannot be made, or what they need was deleted meanwhile.
+            StoreClosed: it was cancelled.
+        """
+        log, queues = self._own_log, self._own_queues
+        try:
+            self._prepare()
+            self._timers = open_timers(
+                self._config,
+                log.files,
+                self._clock,
+                log,
+                queues,
+                is_cancelled=self._is_cancelled,
+            )
+        finally:
+            queues.files.close()
+            log.segments.close()
+
+    def result(self) -> TimerStore:
+        """Return them."""
+        assert self._timers is not None, "run has to succeed first"
+        self._timers.use(self._log, self._queues)
+        return self._timers
 
 
 def checkpoint_now(timers: TimerStore) -> TimerCheckpoint:

@@ -9,7 +9,7 @@ Source: RocketMQ TimerMessageStore.recover.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -23,13 +23,14 @@ from pymq.protocol.record import Record
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files
 from pymq.store.log.commit_log import CommitLog
+from pymq.store.progress import OnProgress
 from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.searches import first_true
 from pymq.store.timer.timer_checkpoint import TimerCheckpoint
-from pymq.store.timer.timer_jobs import QueueRead
 from pymq.store.timer.timer_log import Longs, TimerLog, TimerMagic, Units, due_times
 from pymq.store.timer.timer_queue import Waiting
+from pymq.store.timer.timer_scan import TimerScan
 from pymq.store.timer.timer_store import (
     CHECKPOINT_PATH,
     LOG_NAME,
@@ -42,15 +43,20 @@ _log = logging.getLogger(__name__)
 
 #: The unique key of a message, when it is due, and whether it cancels the one of that key and time.
 _Key: TypeAlias = tuple[bytes, int, bool]
-#: What is read at once when units are made again: messages, and bytes of them.
-_READ_AT_ONCE, _BYTES_AT_ONCE = 1000, 4 << 20
 #: A timer log of this many files is read as a whole by every start.
 _VERIFIED_FILES = 2
 _NONE: Longs = np.empty(0, np.int64)
 
 
 def open_timers(
-    config: StoreConfig, files: Files, clock: Clock, commit_log: CommitLog, queues: QueueTable
+    config: StoreConfig,
+    files: Files,
+    clock: Clock,
+    commit_log: CommitLog,
+    queues: QueueTable,
+    *,
+    is_cancelled: Callable[[], bool],
+    on_progress: OnProgress | None = None,
 ) -> TimerStore:
     """Open the files of timers, which are created when they are needed.
 
@@ -59,10 +65,13 @@ def open_timers(
         files: the operating system.
         clock: for the time from which a new wheel is read.
         commit_log, queues: recovered.
+        is_cancelled: asked repeatedly where much has to be read.
+        on_progress: called while messages are read; see ``TimerScan``.
 
     Raises:
         StoreMismatch: the timer log was written with other settings; nothing was changed.
         DiskFull, FlushFailed, StoreError: the disk refused.
+        StoreClosed: it was cancelled, which is for the next opening as if the process had died.
     """
     root = config.root_path
     checkpoint = TimerCheckpoint.load(files, root / CHECKPOINT_PATH)
@@ -71,26 +80,31 @@ def open_timers(
     wheel = TimerWheel(files, root / WHEEL_NAME)
     queue = queues.find(TIMER_TOPIC, 0)
     now_ms = clock.wall_ms()
-    recovery = _Recovery(config, files, log, wheel, commit_log, queue, checkpoint, now_ms)
-    recovery.run()
-    timers = TimerStore(
-        config,
-        files,
-        clock,
-        commit_log,
-        queues,
-        checkpoint=checkpoint or TimerCheckpoint(),
-        log=log,
-        wheel=wheel,
-        read_ms=recovery.read_ms,
-        queue_offset=recovery.queue_offset,
-        known=recovery.known,
-        units_from=recovery.units_from,
-    )
-    if recovery.lost_from is not None and queue is not None:
-        _make_again(timers, commit_log, queue, recovery.lost_from)
-    if recovery.is_rebuilt:
-        timers.flush()
+    scan = TimerScan(root, clock, commit_log, queue, is_cancelled, on_progress)
+    recovery = _Recovery(config, files, log, wheel, commit_log, queue, scan, checkpoint, now_ms)
+    try:
+        recovery.run()
+        timers = TimerStore(
+            config,
+            files,
+            clock,
+            commit_log,
+            queues,
+            checkpoint=checkpoint or TimerCheckpoint(),
+            log=log,
+            wheel=wheel,
+            read_ms=recovery.read_ms,
+            queue_offset=recovery.queue_offset,
+            known=recovery.known,
+            units_from=recovery.units_from,
+        )
+        if recovery.lost_from is not None:
+            _make_again(timers, commit_log, scan, recovery.lost_from)
+        if recovery.is_rebuilt:
+            timers.flush()
+    except BaseException:
+        log.close()
+        raise
     return timers
 
 
@@ -130,6 +144,7 @@ class _Recovery:
         wheel: TimerWheel,
         commit_log: CommitLog,
         queue: ConsumeQueue | None,
+        messages: TimerScan,
         checkpoint: TimerCheckpoint | None,
         now_ms: int,
     ) -> None:
@@ -139,6 +154,7 @@ class _Recovery:
         self._wheel = wheel
         self._commit_log = commit_log
         self._queue = queue
+        self._messages = messages
         self._checkpoint = checkpoint
         self._precision_ms = precision = config.timer_precision_ms
         self._now = now_ms // precision
@@ -172,6 +188,7 @@ class _Recovery:
 
         Raises:
             DiskFull, FlushFailed, StoreError: the disk refused.
+            StoreClosed: it was cancelled.
         """
         log, known = self._log, self._checkpoint or TimerCheckpoint()
         flushed = known.log_flushed
@@ -222,7 +239,9 @@ class _Recovery:
         """Go on from the first slot that can be in use, if the recorded one is far behind.
 
         The ring may be too short to hold what waits since then: where nothing waited for days, or
-        timers died before their first flush.
+        timers died before their first flush. Every message is read that is not in the timer log by
+        the checkpoint: few, but without a checkpoint all that the timer queue has. The first
+        deliveries will read these once more.
 
         Args:
             moments: of the units.
@@ -234,7 +253,7 @@ class _Recovery:
         if queue is not None:
             offset = self.queue_offset if self.lost_from is None else self.lost_from
             # Times of storing say nothing here: they do not go back with the clock.
-            for waiting in _queued(self._commit_log, queue, offset, queue.end_offset):
+            for waiting in self._messages.read(offset, queue.end_offset):
                 taken_up = waiting.due_ms // self._precision_ms
                 found = int(taken_up[taken_up >= self._moment].min(initial=found))
         self._moment = max(self._moment, found)
@@ -250,9 +269,11 @@ class _Recovery:
 
     def _scan(self, start: int) -> Iterator[tuple[Longs, Units]]:
         flushed = 0 if self._checkpoint is None else self._checkpoint.log_flushed
-        return self._log.scan(
+        for part in self._log.scan(
             start, self._commit_log.end, flushed=flushed, record_bytes=self._record_bytes
-        )
+        ):
+            self._messages.check_wanted()
+            yield part
 
     def _record_bytes(self, physical_offsets: Longs) -> Longs:
         """Return what records of the commit log say of their sizes; -1: it has expired."""
@@ -298,7 +319,9 @@ class _Recovery:
 # -- units that are lost ----------------------------------------------------------------------
 
 
-def _make_again(timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int) -> None:
+def _make_again(
+    timers: TimerStore, commit_log: CommitLog, messages: TimerScan, first: int
+) -> None:
     """Have messages wait again whose units are lost.
 
     Those that were put back meanwhile have to be left out: they are due before ``read_ms``, or a
@@ -306,27 +329,27 @@ def _make_again(timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, 
 
     Args:
         timers: where they wait, with everything after them still to come.
-        commit_log, queue: where they are.
+        commit_log, messages: where they are.
         first: offset of the first one.
     """
     end = timers.queue_offset
     _log.warning("the units of timer messages %d..%d are made again from the messages", first, end)
     rounds: dict[_Key, int] = {}
-    for _, keys in _still_waiting(timers, commit_log, queue, first, queue.end_offset):
+    for _, keys in _still_waiting(timers, commit_log, messages, first, timers.queue_end):
         for key, count in keys:
             if count:
                 rounds[key] = max(count, rounds.get(key, 0))
     write_ms = max(timers.read_ms, timers.slot_ms(commit_log.store_timestamp))
-    for waiting, keys in _still_waiting(timers, commit_log, queue, first, end):
+    for waiting, keys in _still_waiting(timers, commit_log, messages, first, end):
         is_last = [not key[0] or count >= rounds.get(key, 0) for key, count in keys]
         timers.add(waiting.pick(np.array(is_last, np.bool_)), write_ms)
 
 
 def _still_waiting(
-    timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int, end: int
+    timers: TimerStore, commit_log: CommitLog, messages: TimerScan, first: int, end: int
 ) -> Iterator[tuple[Waiting, list[tuple[_Key, int]]]]:
     """Yield messages of a queue that are not due before ``read_ms``, and their keys and rounds."""
-    for read in _queued(commit_log, queue, first, end):
+    for read in messages.read(first, end):
         waiting = read.pick(read.due_ms >= timers.read_ms)
         if len(waiting.due_ms):
             yield (
@@ -341,15 +364,6 @@ def _still_waiting(
                     )
                 ],
             )
-
-
-def _queued(commit_log: CommitLog, queue: ConsumeQueue, first: int, end: int) -> Iterator[Waiting]:
-    """Yield the messages of a part of the timer queue, some at a time."""
-    while first < end:
-        read = QueueRead(commit_log, queue, first, min(end - first, _READ_AT_ONCE), _BYTES_AT_ONCE)
-        read.run()
-        first = read.end
-        yield read.queued.waiting
 
 
 def _key_and_rounds(record: Record, due_ms: int, *, is_delete: bool) -> tuple[_Key, int]:

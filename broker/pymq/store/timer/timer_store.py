@@ -120,6 +120,10 @@ class TimerStore:
         self._counts = (0, 0)
         self._samples = deque([(clock.monotonic_s(), self._counts)], _SAMPLES_KEPT)
 
+    def use(self, commit_log: CommitLog, queues: QueueTable) -> None:
+        """Go on with a log and queues after the files were opened with copies of them."""
+        self._commit_log, self._queues = commit_log, queues
+
     # -- time ---------------------------------------------------------------------------------
 
     @property

@@ -432,11 +432,18 @@ def test_an_offset_beyond_the_queue_is_corrected(
     delays = Delays(root, clock, saved='{"offsetTable":{1:5,2:7}}')
     assert delays.saved_cursors() == {1: 0, 2: 0}  # saved at once: new messages will have these
     assert "delay level 2: delayOffset.json says 7, its queue ends at 0" in caplog.text
+    # A slave never gets what had expired before.
+    assert "lost" not in caplog.text
+    assert all(one.levelno == logging.WARNING for one in caplog.records)
     for number in range(9):
         delays.park(b"%d" % number, 1)
     delays.store.close()
     delays = Delays(root, clock, saved=delays.saved)
     assert delays.deliver(1000) == 9
+    delays.store.close()
+    delays = Delays(root, clock, saved='{"offsetTable":{1:10,2:0}}')
+    assert "delayOffset.json says 10, its queue ends at 9" in caplog.text
+    assert "the store has lost messages" in caplog.text
 
 
 def test_messages_that_went_with_the_log_are_given_up_aloud(

@@ -20,6 +20,29 @@ def test_what_is_due_is_taken_once() -> None:
     assert len(table) == 2
 
 
+def test_nothing_is_due_later_because_the_clock_is_set_back() -> None:
+    table = CheckpointTable(8)
+    hidden, failed, taken = (
+        checkpoint(pop_time=10_000 + n, invisible_ms=100 * (n + 1)) for n in range(3)
+    )
+    table.add(failed)
+    assert table.take_due(10_201, 10) == [failed]
+    table.add(taken)
+    assert table.take_due(10_302, 10) == [taken]
+    table.add(hidden)
+    table.postpone(failed, 70_000)
+    assert table.take_due(5000, 10) == []
+    later = checkpoint(pop_time=5000, invisible_ms=100, start_offset=20)
+    table.add(later)
+    assert table.take_due(5099, 10) == []
+    assert table.take_due(5100, 10) == [hidden, later]
+    assert table.take_due(5200, 10) == [failed]
+    table.postpone(failed, 6000)
+    assert table.take_due(5999, 10) == []
+    assert table.take_due(6000, 10) == [failed]
+    assert hidden.key[4] == 10_000  # handles stay as they are
+
+
 def test_the_first_place_moves_on() -> None:
     table = CheckpointTable(8)
     ones = [checkpoint(start_offset=n) for n in range(4)]

@@ -51,8 +51,5 @@ def test_checkpoints_say_how_far_a_group_had_come() -> None:
         checkpoint(start_offset=20, differences=(0,)),
         checkpoint(start_offset=0, differences=(0,), group="h"),
     ]
-    found = offsets_after(offsets, ones)
-    assert {queue: offset for queue, (offset, _) in found.items()} == {
-        QUEUE: 21,
-        ("TopicA", "h", 2): 1,
-    }
+    found = offsets_after(offsets, enumerate(ones))
+    assert found == {QUEUE: (21, 2), ("TopicA", "h", 2): (1, 3)}

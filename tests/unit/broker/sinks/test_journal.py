@@ -295,7 +295,8 @@ def test_a_log_that_ends_before_what_the_file_knows(
     assert "the log ends before what is known of sinks (journal 11, log 4)" in told[0]
     assert [text.split(":")[0] for text in told[1:]] == ["sink lost", "sink pending"]
     # It is said again at once.
-    again = [sink.row.last.sink for sink in table.about_to_expire(1)]
+    old = table.about_to_expire(before_ms=1, now_ms=FakeClock().now_ms)
+    again = [sink.row.last.sink for sink in old]
     assert sorted(again) == ["kept", "long ago"]
     bed.store.close()
 
@@ -357,7 +358,8 @@ def test_a_clock_that_was_ahead_makes_nothing_young_for_a_year(tmp_path: Path) -
         assert await bed.journal.say_again() == 0, "once"
         bed.clock.now_ms += 37 * HOUR_MS
         before_ms = bed.clock.now_ms - 36 * HOUR_MS
-        found = [sink.row.last.sink for sink in table.about_to_expire(before_ms)]
+        old = table.about_to_expire(before_ms=before_ms, now_ms=bed.clock.now_ms)
+        found = [sink.row.last.sink for sink in old]
         assert sorted(found) == ["ahead", "later"], "after a start: from then on"
         assert await bed.journal.say_again() == 2
         assert await bed.journal.say_again() == 0

@@ -7,7 +7,7 @@ import pytest
 
 from pymq.broker.state.offsets import VERSION_STEP, OffsetTable
 from pymq.protocol import fastjson
-from pymq.protocol.bodies import DataVersion
+from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
 
 GROUPS, TOPICS, QUEUES = ("g", "h", 'odd "name"'), ("T", "U"), range(3)
 
@@ -115,6 +115,114 @@ def test_what_an_acting_slave_has_is_taken_back_unless_ours_is_newer() -> None:
     assert master.take_back(slave.body()) and master.find("g", "T", 0) == 7
 
 
+def pair() -> tuple[OffsetTable, OffsetTable]:
+    """Return the tables of a master whose slaves may act for it, and of a slave."""
+    master, slave = OffsetTable(), OffsetTable()
+    master.names_position, slave.moved = True, set()
+    return master, slave
+
+
+def follow(slave: OffsetTable, master: OffsetTable) -> None:
+    slave.take_changes(master.changes(None), master.moves.position)
+
+
+def restarted(table: OffsetTable, text: str | None = None) -> OffsetTable:
+    """Return a table that is read from what another one has written, then or now."""
+    copy = OffsetTable()
+    copy.names_position = table.names_position
+    copy.moved = None if table.moved is None else set()
+    copy.restore(json.loads(text or table.to_text()))
+    return copy
+
+
+def take_back(master: OffsetTable, slave: OffsetTable) -> bool:
+    return master.take_back(ConsumerOffsetTable.decode(slave.body().encode()))
+
+
+def test_of_a_slave_that_was_away_counts_what_has_moved_there() -> None:
+    master, slave = pair()
+    for queue_id in range(3):
+        master.commit("g", "T", queue_id, 10)
+        master.reset("h", "T", queue_id, 3)
+    follow(slave, master)
+    for queue_id in range(2):
+        master.commit("g", "T", queue_id, 300)
+    master.reset("i", "T", 0, 5)
+    slave.commit("g", "T", 1, 20)
+    slave.commit("g", "T", 2, 10)  # it has moved nothing
+    assert slave.take_reset("h", "T", 0) == 3
+    slave = restarted(slave)
+    slave.commit("h", "T", 0, 7)
+    master = restarted(master)
+    assert take_back(master, slave)
+    assert master.queues_of("g", "T") == {0: 300, 1: 20, 2: 10}
+    assert master.queues_of("h", "T") == {0: 7, 1: 3, 2: 3}
+    assert [master.has_reset("h", "T", queue_id) for queue_id in range(3)] == [False, True, True]
+    assert master.has_reset("i", "T", 0)
+    follow(slave, master)
+    master.commit("g", "T", 1, 400)
+    master = restarted(master)
+    assert take_back(master, slave)  # nothing has moved there since
+    assert master.queues_of("g", "T") == {0: 300, 1: 400, 2: 10}
+
+
+def test_a_slave_knows_better_than_a_file_that_was_not_saved() -> None:
+    master, slave = pair()
+    master.commit("g", "T", 0, 10)
+    master.reset("h", "T", 0, 3)
+    master.reset("i", "T", 0, 3)
+    text = master.to_text()
+    master.commit("g", "T", 0, 12)
+    assert master.take_reset("h", "T", 0) == 3
+    follow(slave, master)
+    other = restarted(slave)
+    follow(other, master)
+    slave.commit("g", "T", 0, 15)
+    assert slave.take_reset("i", "T", 0) == 3
+    master.commit("g", "T", 1, 1)
+    follow(other, master)  # the last change has reached this slave alone, and it did not act
+    master = restarted(master, text)
+    assert take_back(master, slave)
+    assert master.find("g", "T", 0) == 15
+    assert not master.has_reset("h", "T", 0) and not master.has_reset("i", "T", 0)
+    assert take_back(master, other)
+    assert master.queues_of("g", "T") == {0: 15, 1: 1}
+    assert not master.has_reset("i", "T", 0)
+
+
+def test_a_master_whose_file_is_lost_has_all_of_a_slave() -> None:
+    master, slave = pair()
+    master.commit("g", "T", 0, 10)
+    follow(slave, master)
+    master, _ = pair()
+    assert take_back(master, slave) and master.find("g", "T", 0) == 10
+
+
+def test_where_it_is_not_known_what_has_moved_groups_that_are_set_back_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A slave of RocketMQ's."""
+    master, _ = pair()
+    master.commit("g", "T", 0, 10)
+    master.commit("h", "T", 0, 10)
+    body = ConsumerOffsetTable.decode(master.body().encode())
+    body.position = None
+    master.commit("g", "T", 0, 20)
+    assert master.take_back(body) and master.find("g", "T", 0) == 10
+    assert "1 consumer groups are set back" in caplog.text and caplog.text.endswith(": g\n")
+
+
+def test_a_file_names_no_change_that_nobody_keeps_up_to_date() -> None:
+    master, slave = pair()
+    master.commit("g", "T", 0, 10)
+    follow(slave, master)
+    slave.commit("g", "T", 0, 11)
+    for table in (master, slave):
+        alone = OffsetTable()
+        alone.restore(json.loads(table.to_text()))
+        assert "pymq" in table.to_text() and "pymq" not in alone.to_text()
+
+
 def test_the_version_is_kept_and_told() -> None:
     table = OffsetTable()
     assert table.body().version == DataVersion()
@@ -166,6 +274,50 @@ def test_a_master_that_lost_its_file_is_known_by_its_version() -> None:
     emptied.delete_group("g")
     slave.take_changes(emptied.changes(None))
     assert slave.find("g", "T", 0) is None  # now it knows
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_such_a_master_takes_no_offset_of_a_queue_that_it_does_not_know(is_older: bool) -> None:
+    """A member commits in one queue first; those of others may have stopped."""
+    master, slave, emptied = OffsetTable(), OffsetTable(), OffsetTable()
+    for offset in range(VERSION_STEP if is_older else 1):
+        master.commit("g", "T", 0, offset)
+    master.commit("g", "T", 1, 5)
+    slave.take_changes(master.changes(None))
+    if not is_older:  # then that no group has an offset there says it
+        slave.take_changes(emptied.changes(None))
+    emptied.commit("g", "T", 0, 700)
+    slave.take_changes(emptied.changes(0 if not is_older else None))
+    emptied.commit("g", "T", 2, 3)
+    slave.take_changes(emptied.changes(1))
+    assert slave.queues_of("g", "T") == {0: 700, 1: 5, 2: 3}
+    assert slave.is_changed and json.loads(slave.to_text())["offsetTable"]["T@g"]["1"] == 5
+    number = emptied.moves.number
+    emptied.delete_group("g")
+    slave.take_changes(emptied.changes(number))
+    assert slave.queues_of("g", "T") == {}
+    for table in (master, emptied):
+        for offset in range(VERSION_STEP):
+            table.commit("h", "T", 0, offset)
+    slave.take_changes(master.changes(None))
+    slave.take_changes(OffsetTable().changes(None))
+    for offset in range(3 * VERSION_STEP):
+        emptied.commit("g", "T", 0, offset)
+    slave.take_changes(emptied.changes(None))
+    assert slave.queues_of("g", "T") == {0: 3 * VERSION_STEP - 1}, "now it has had as many changes"
+
+
+def test_what_such_a_master_knows_it_ends_itself() -> None:
+    slave, emptied = OffsetTable(), OffsetTable()
+    slave.commit("g", "T", 0, 5)
+    slave.take_changes(emptied.changes(None))
+    for queue_id in range(1, 3):
+        emptied.commit("g", "T", queue_id, 7)
+    slave.take_changes(emptied.changes(0))
+    number = emptied.moves.number
+    emptied.delete_queue("T", 1)
+    slave.take_changes(emptied.changes(number))
+    assert slave.queues_of("g", "T") == {0: 5, 2: 7}
 
 
 def test_a_slave_of_such_a_master_believes_it_after_as_many_changes() -> None:
@@ -220,3 +372,21 @@ def test_a_last_copy_is_not_kept_of_what_is_deleted() -> None:
     emptied.delete_group("g")
     slave.take_changes(emptied.changes(number))
     assert not slave.has_reset("g", "T", 0)
+
+
+def test_a_reset_that_the_next_master_has_ended_is_over_when_that_is_ahead() -> None:
+    """The one before had a data version more than the next one had heard of when it took over."""
+    before, after = OffsetTable(), OffsetTable()
+    before.reset("g", "T", 0, 3)
+    after.take_changes(before.changes(None))
+    for offset in range(VERSION_STEP):
+        before.commit("h", "T", 0, offset)
+    assert after.take_reset("g", "T", 0) == 3
+    after.commit("g", "T", 0, 10)
+    before.take_changes(after.changes(None))
+    for offset in range(2 * VERSION_STEP):
+        number = after.moves.number
+        after.commit("h", "T", 0, offset)
+        before.take_changes(after.changes(number))
+    assert before.version == after.version
+    assert not before.has_reset("g", "T", 0) and before.find("g", "T", 0) == 10

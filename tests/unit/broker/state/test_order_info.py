@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from tests.unit.store.stores import FakeClock
 
 from pymq.broker.state.order_info import OrderTable, Refused
@@ -96,6 +97,46 @@ def test_a_queue_is_free_when_its_messages_are_visible_again() -> None:
     pop(orders, 5, 6, at=clock.now_ms)
     clock.now_ms += 59_999
     assert orders.take_free() == []
+    clock.now_ms += 1
+    assert orders.take_free() == [QUEUE]
+
+
+def restarted(orders: OrderTable, clock: FakeClock) -> OrderTable:
+    again = OrderTable(clock)
+    again.restore(fastjson.parse(orders.to_text()))
+    return again
+
+
+@pytest.mark.parametrize("with_restart", [False, True])
+def test_no_queue_is_blocked_for_longer_when_the_clock_is_set_back(with_restart: bool) -> None:
+    orders, clock = table()
+    pop(orders, 5, 6, 7)
+    clock.now_ms += 1000
+    orders.change(QUEUE, 6, START, clock.now_ms + 90_000)
+    assert orders.take_free() == []
+    clock.now_ms -= 3_600_000
+    if with_restart:
+        orders = restarted(orders, clock)
+    assert orders.take_free() == []
+    clock.now_ms += 59_000
+    assert orders.acknowledge(QUEUE, 6, START) == 5  # handles stay as they are
+    assert not orders.is_blocked(QUEUE)
+    assert orders.take_free() == [QUEUE]
+
+
+@pytest.mark.parametrize("with_restart", [False, True])
+def test_what_is_said_after_the_clock_was_set_back_counts_as_said(with_restart: bool) -> None:
+    orders, clock = table()
+    pop(orders, 5)
+    clock.now_ms -= 100_000
+    # Before anybody notices.
+    orders.change(QUEUE, 5, START, clock.now_ms + 120_000)
+    for waited_ms in (10_000, 109_999):
+        assert orders.take_free() == []
+        if with_restart:
+            orders = restarted(orders, clock)
+        clock.now_ms += waited_ms
+        assert orders.is_blocked(QUEUE) and orders.take_free() == []
     clock.now_ms += 1
     assert orders.take_free() == [QUEUE]
 

@@ -88,12 +88,13 @@ def test_what_the_journal_would_forget_is_said_again_once() -> None:
     table = SinkTable()
     publish(table, batch("a"))
     publish(table, batch("b"), at=2)
-    assert table.about_to_expire(NOW_MS) == []
-    old = table.about_to_expire(NOW_MS + 1)
+    now_ms = NOW_MS + 20
+    assert table.about_to_expire(before_ms=NOW_MS, now_ms=now_ms) == []
+    old = table.about_to_expire(before_ms=NOW_MS + 1, now_ms=now_ms)
     assert [sink.row.last.sink for sink in old] == ["a", "b"]
     decided_ms = old[0].row.decided_ms
     table.take(entry(JournalKind.KEPT, batch("a")), (4, NOW_MS + 10), 3000)
-    (other,) = table.about_to_expire(NOW_MS + 1)
+    (other,) = table.about_to_expire(before_ms=NOW_MS + 1, now_ms=now_ms)
     assert other.row.last.sink == "b"
     assert rows(table)[0].decided_ms == decided_ms
 
@@ -103,7 +104,7 @@ def test_rows_that_are_lost_are_told_until_the_next_batch() -> None:
     table.take(entry(JournalKind.DECIDED, batch()), (0, NOW_MS), 1000)
     table.take(published(batch(), lost_count=3), (1, NOW_MS), 2000)
     copy = reopened(table)
-    (sink,) = copy.about_to_expire(NOW_MS + 1)
+    (sink,) = copy.about_to_expire(before_ms=NOW_MS + 1, now_ms=NOW_MS + 1)
     again = SinkTable()
     again.take(kept(sink), (2, NOW_MS), 3000)
     for one in (table, copy, again):

@@ -1,20 +1,32 @@
 """Timers that a slave opens when it begins to act, in a thread, beside a store that is read."""
 
 import os
+import re
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.broker.timers.waits import Waits
-from tests.unit.store.stores import FakeClock, QuickFiles, open_store, put_ok, read_all, record
+from tests.unit.store.stores import (
+    FakeClock,
+    QuickFiles,
+    config,
+    open_store,
+    put_ok,
+    read_all,
+    record,
+)
 
-from pymq.errors import StoreError
+from pymq.errors import StoreClosed, StoreError
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.store import MessageStore, TimerStore
+from pymq.store.timer import timer_scan
 from pymq.store.timer.timer_checkpoint import TimerCheckpoint
+from pymq.store.timer.timer_log import UNIT_BYTES
 
 COUNT = 200
 SMALL: dict[str, Any] = {"segment_bytes": 2048, "queue_file_bytes": 400}
@@ -92,7 +104,10 @@ def store(tmp_path: Path, clock: FakeClock, files: OwnedFiles) -> Iterator[Messa
     waits.stop()
     store = open_store(tmp_path / "store", clock, files, timer_wheel=False, **SMALL)
     told = TimerCheckpoint(
-        read_ms=clock.now_ms, log_flushed=1, queue_offset=COUNT, master_queue_offset=COUNT
+        read_ms=clock.now_ms,
+        log_flushed=COUNT * UNIT_BYTES,
+        queue_offset=COUNT,
+        master_queue_offset=COUNT,
     )
     store.replication.timers.keep(told.encode(), may_be_ahead=False)
     yield store
@@ -143,3 +158,67 @@ def test_files_that_are_deleted_meanwhile_are_an_error_of_the_store(
         executor.submit(job.run).result(60)
     store.close()
     assert files.owners == {}
+
+
+def told_to_stop(after: int) -> Callable[[], bool]:
+    """Return what says that an opening is cancelled after it has been asked some times."""
+    asked = iter(range(1 << 30))
+    return lambda: next(asked) >= after
+
+
+@pytest.mark.parametrize("is_log_gone", [False, True])
+def test_an_opening_that_reads_many_messages_can_be_cancelled(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, is_log_gone: bool
+) -> None:
+    monkeypatch.setattr(timer_scan, "_READ_AT_ONCE", 10)
+    root = tmp_path / "store"
+    waits = Waits(root, clock, **SMALL)
+    for number in range(COUNT):
+        waits.delay(b"%d" % number, 100_000 + number)
+    waits.deliver()
+    waits.stop()
+    if is_log_gone:
+        shutil.rmtree(root / "timerlog")  # the units are made again
+    else:
+        (root / "config" / "timercheck").unlink()  # where they go on has to be found
+    seen: list[tuple[int, int]] = []
+    for after in (0, 1, 7, 15, 35 if is_log_gone else 0):
+        with pytest.raises(StoreClosed, match="nothing is lost"):
+            MessageStore.open(
+                config(root, **SMALL),
+                clock,
+                files=QuickFiles(),
+                is_cancelled=told_to_stop(after),
+                on_progress=lambda done, total: seen.append((done, total)),
+            )
+    assert len(seen) >= 15 and all(0 <= done <= total for done, total in seen)
+    assert max(done / total for done, total in seen) > 0.5
+    waits = Waits(root, clock, **SMALL)
+    assert waits.deliver(200_000) == [b"%d" % number for number in range(COUNT)]
+    waits.stop()
+
+
+def test_so_can_one_of_a_slave(
+    store: MessageStore,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    files: OwnedFiles,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says how far it is."""
+    monkeypatch.setattr(timer_scan, "_READ_AT_ONCE", 10)
+    stop = told_to_stop(8)
+
+    def is_cancelled() -> bool:
+        clock.now_ms += 6000
+        return stop()
+
+    job = store.replication.timers.begin_open(clock, is_cancelled)
+    with ThreadPoolExecutor(1) as executor, pytest.raises(StoreClosed):
+        executor.submit(job.run).result(60)
+    assert re.search(r"store: timer messages: [0-9]+ % of 0 MiB read", caplog.text)
+    timers = opened(store, clock)
+    assert timers.waiting_count == COUNT
+    timers.close()
+    store.close()
+    assert files.shared == [] and files.owners == {}

@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -342,7 +343,10 @@ def test_consumer_offsets_behind_the_end_are_named(root: Path) -> None:
 
 @pytest.mark.parametrize("field", [0, 1, 2, 4])
 def test_a_checkpoint_that_promises_too_much_is_named(root: Path, field: int) -> None:
-    overwrite(root / "checkpoint", 8 * field, struct.pack(">q", 1 << 50))
+    path = root / "checkpoint"
+    overwrite(path, 8 * field, struct.pack(">q", 1 << 50))
+    sealed = path.read_bytes()[:64]  # otherwise the number at 32 promises nothing at all
+    overwrite(path, 64, struct.pack(">q", 1 << 32 | zlib.crc32(sealed)))
     finding = the_finding(check(root), Kind.CHECKPOINT)
     assert (finding.path, finding.position) == (root / "checkpoint", 8 * field)
 

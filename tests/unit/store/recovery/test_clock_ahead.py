@@ -162,6 +162,19 @@ def test_each_number_of_rocketmq_is_noticed(tmp_path: Path, position: int) -> No
     assert whole.complete_end == min(whole.confirmed, whole.queues_end) > 0
     overwrite(root / "checkpoint", position, struct.pack(">q", 1_700_000_000_001))
     assert loaded(root).complete_end == 0
+    store = opened(root)
+    assert len(bodies(store)) == SEGMENTS * PER_SEGMENT
+    store.close()
+
+
+def test_an_offset_that_only_rocketmq_has_written_promises_nothing(tmp_path: Path) -> None:
+    """That is what the slaves have, which need not be on this disk."""
+    root = crashed(tmp_path)
+    overwrite(root / "checkpoint", 32, struct.pack(">q", 1 << 40) + bytes(32))
+    assert loaded(root).flushed_end == 0
+    store = opened(root)
+    assert len(bodies(store)) == SEGMENTS * PER_SEGMENT
+    store.close()
 
 
 def test_any_torn_checkpoint_promises_no_offset(tmp_path: Path, seed: int) -> None:
@@ -173,7 +186,7 @@ def test_any_torn_checkpoint_promises_no_offset(tmp_path: Path, seed: int) -> No
         torn[at] ^= 1 << dice.randrange(8)
         (root / "checkpoint").write_bytes(torn)
         checkpoint = loaded(root)
-        assert checkpoint.complete_end == 0, at
+        assert checkpoint.complete_end == checkpoint.confirmed == 0, at
     for size in (0, 47, 48, 71):
         (root / "checkpoint").write_bytes(data[:size])
         assert loaded(root).complete_end == 0

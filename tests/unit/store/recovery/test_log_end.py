@@ -1,6 +1,7 @@
 """Where a log ends, found without opening the store: as recovery finds it."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,41 @@ def test_after_rocketmqs_clean_stop_the_last_file_is_read(tmp_path: Path, seed: 
     end = found(root)
     (root / "queues.json").unlink()
     assert found(root) == end
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_log_that_rocketmq_has_cut_ends_where_that_left_it(tmp_path: Path, count: int) -> None:
+    """Its slave gives up what its master does not have, and writes zeros there."""
+    root, cut = tmp_path / "store", tmp_path / "cut"
+    clock = FakeClock()
+    for one, number in ((root, 20), (cut, count), (root, 60)):
+        if one is cut:
+            shutil.copytree(root, cut)
+        store = open_store(one, clock, segment_bytes=1 << 16)
+        for _ in range(number):
+            clock.now_ms += 1
+            put_ok(store, record(b"x" * 100))
+        store.close()
+        clock.now_ms += 1000
+    if count:  # after the other ones
+        store = open_store(cut, clock, segment_bytes=1 << 16)
+        put_ok(store, record(b"x" * 100))
+        store.close()
+    for folder in ("commitlog", "consumequeue", "index"):
+        shutil.rmtree(root / folder, ignore_errors=True)
+        if (cut / folder).exists():
+            shutil.copytree(cut / folder, root / folder)
+    ours, theirs = (bytearray((one / "checkpoint").read_bytes()) for one in (root, cut))
+    ours[:24], ours[24:40] = theirs[:24], bytes(16)  # what RocketMQ writes
+    (root / "checkpoint").write_bytes(ours)
+    end = found(cut, segment_bytes=1 << 16)
+    assert found(root, segment_bytes=1 << 16) == end
+    store = open_store(root, clock, segment_bytes=1 << 16)
+    assert store.log_end == end
+    crashed = crashed_copy(root, tmp_path / "crashed")
+    store.close()
+    assert found(crashed, segment_bytes=1 << 16) == end
+    open_store(crashed, clock, segment_bytes=1 << 16).close()
 
 
 @pytest.mark.parametrize("is_all", [False, True])

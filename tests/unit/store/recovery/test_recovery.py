@@ -26,8 +26,8 @@ from tests.unit.store.stores import (
 
 from pymq.errors import CorruptRecord, StoreClosed
 from pymq.protocol.record import encode_blank
-from pymq.store import FlushMode, MessageStore
-from pymq.store.state.checkpoint import SLACK_MS
+from pymq.store import Files, FlushMode, MessageStore
+from pymq.store.state.checkpoint import SLACK_MS, Checkpoint
 
 
 def test_after_a_crash_everything_written_is_there(filled: Path) -> None:
@@ -328,15 +328,16 @@ def test_a_checkpoint_that_another_broker_left_as_it_was_vouches_for_nothing(
     store = open_store(root, clock)
     put_ok(store, record(b"first"), record(b"second"))
     store.close()
-    values = list(struct.unpack(">5q", (root / "checkpoint").read_bytes()[:40]))
-    values[4] += 1000
-    overwrite(root / "checkpoint", 0, struct.pack(">5q", *values))
+    checkpoint = Checkpoint(Files(), root / "checkpoint")
+    checkpoint.load()
+    checkpoint.confirmed += 1000
+    checkpoint.save()
     (root / "abort").touch()
     (root / "queues.json").unlink()
     with pytest.raises(CorruptRecord, match="was safe"):
         open_store(root, clock)
-    values[0] -= 1  # older than the last record
-    overwrite(root / "checkpoint", 0, struct.pack(">5q", *values))
+    checkpoint.log_timestamp -= 1  # older than the last record
+    checkpoint.save()
     store = open_store(root, clock)
     assert bodies(store) == [b"first", b"second"]
     store.close()

@@ -120,6 +120,26 @@ def test_the_oldest_file_goes_when_the_next_one_does_not_fit(
         assert not disk.in_vain, "the disk was never full"
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_an_attempt_before_the_oldest_file_is_deleted_takes_no_other_with_it(
+    tmp_path: Path, opened: Callable[..., MessageStore], attempts: int
+) -> None:
+    clock, disk = FakeClock(), SmallDisk(4.9)
+    store = opened(tmp_path, clock, disk)
+    fill(store)
+    store.durability.flush()
+    store.durability.flush_queues()
+    assert store.retention.clean_step() and store.log_first == SIZE
+    assert count(tmp_path) == 4, "it is out of the log, and still on the disk"
+    for _ in range(attempts):
+        clock.now_ms += 1000
+        fill(store)
+    run_pass(store)
+    assert store.log_first == SIZE and count(tmp_path) == 3
+    clock.now_ms += 1000
+    put_ok(store, record_of_size(300))
+
+
 def test_what_a_file_takes_is_said_where_none_may_go(
     tmp_path: Path, opened: Callable[..., MessageStore], caplog: pytest.LogCaptureFixture
 ) -> None:
