@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from pymq import allocation, blocking, selectors
     from pymq.client.administration.admin import Admin
-    from pymq.client.administration.offsets import OffsetChange
+    from pymq.client.administration.resets import OffsetChange
     from pymq.client.cluster.config import ClientConfig
     from pymq.client.cluster.network import Network
     from pymq.client.cluster.routes import Route
@@ -117,12 +117,10 @@ if TYPE_CHECKING:
     from pymq.protocol.message import Message, ReceivedMessage
 else:
     # Hidden from checkers, which would take any name for granted, misspelt ones as well.
-    import importlib
-
     # Every other name of __all__ is an exception.
     _HOMES = {
         "pymq.client.administration.admin": "Admin",
-        "pymq.client.administration.offsets": "OffsetChange",
+        "pymq.client.administration.resets": "OffsetChange",
         "pymq.client.sending.batcher": "Batcher",
         "pymq.client.sockets.blocking_client": "BlockingClient",
         "pymq.client.pulling.column_batch": "ColumnBatch",
@@ -158,19 +156,15 @@ else:
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
+        from pymq.extras import imported
+
         if name in ("allocation", "blocking", "selectors"):
-            return _module(f"pymq.{name}")
+            return imported(f"pymq.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(_module(_HOME_OF.get(name, "pymq.errors")), name)
+        value = getattr(imported(_HOME_OF.get(name, "pymq.errors")), name)
         globals()[name] = value  # once: it may be used for every message
         return value
-
-    def _module(home: str) -> object:
-        try:
-            return importlib.import_module(home)
-        except AttributeError as error:  # ``from pymq import`` would leave out why
-            raise ImportError(f"{home}: {error}") from error
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

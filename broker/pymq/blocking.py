@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pymq.client.threaded.transaction import Transaction
 else:
     # As in ``pymq``: a program pays for the clients that it uses.
-    import importlib
-
     _HOME_OF = {
         "Admin": "admin",
         "Batcher": "batcher",
@@ -37,11 +35,9 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        path = f"pymq.client.threaded.{_HOME_OF[name]}"
-        try:
-            home = importlib.import_module(path)
-        except AttributeError as error:  # ``from pymq.blocking import`` would leave out why
-            raise ImportError(f"{path}: {error}") from error
+        from pymq.extras import imported
+
+        home = imported(f"pymq.client.threaded.{_HOME_OF[name]}")
         value = globals()[name] = getattr(home, name)
         return value
 

@@ -1,6 +1,7 @@
 """Packages that an installation without extras lacks, and what Windows lacks; what helps."""
 
 import importlib
+from types import ModuleType
 
 #: Package -> our extra. Functions that need a package of their own report it themselves.
 _EXTRAS = {
@@ -37,6 +38,19 @@ def require(package: str, *, by: str) -> None:
         importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise named(error, by=by) from error
+
+
+def imported(path: str) -> ModuleType:
+    """Import the module that a public name is from.
+
+    Raises:
+        ImportError: it cannot be imported. Where it asks for what Python does not have here, that
+            is an AttributeError, and ``from ... import`` would only say that there is no such name.
+    """
+    try:
+        return importlib.import_module(path)
+    except AttributeError as error:
+        raise ImportError(f"{path}: {error}") from error
 
 
 def named(error: ModuleNotFoundError, *, by: str) -> ModuleNotFoundError:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark_pymq.query_progress import StreamLag, lag, starting_offsets
     from pyspark_pymq.session import for_thread, register, tune
 else:
-    import importlib
-
     _HOME_OF = {
         "LagListener": "pyspark_pymq.lag_listener",
         "StreamLag": "pyspark_pymq.query_progress",
@@ -36,7 +34,9 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
+        from pymq.extras import imported
+
+        return getattr(imported(_HOME_OF[name]), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -105,7 +105,8 @@ def for_thread(spark: "SparkSession", function: Callable[_P, _T]) -> Callable[_P
     Spark looks for the sinks of Python in the active session, which new threads have not: what is
     written there fails with DATA_SOURCE_NOT_FOUND. The function also takes along what is set in the
     thread that calls this, such as the micro-batch that a function of ``foreachBatch`` is called
-    for: so call it there, once for each micro-batch.
+    for: so call it there, once for each micro-batch. It may be called by several threads at a time;
+    what one call sets for its jobs, such as their description, no other one has.
 
     Args:
         spark: the session; in ``foreachBatch`` that of the rows, ``frame.sparkSession``.
@@ -119,7 +120,8 @@ def for_thread(spark: "SparkSession", function: Callable[_P, _T]) -> Callable[_P
         if not is_remote():  # a client of Spark Connect names the session with all it asks
             jvm_sessions = spark._get_j_spark_session_class(spark._jvm)
             jvm_sessions.setActiveSession(spark._jsparkSession)
-        return function(*args, **kwargs)
+        # PySpark gives all calls the same properties; once more, and each has its own.
+        return inheritable_thread_target(spark)(function)(*args, **kwargs)
 
     found: Callable[_P, _T] = inheritable_thread_target(spark)(with_session)
     return found

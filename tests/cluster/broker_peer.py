@@ -114,6 +114,7 @@ def serve(
     *,
     flush: FlushMode = FlushMode.ASYNC,
     store: dict[str, Any] | None = None,
+    clock: Clock | None = None,
     **settings: Any,
 ) -> None:
     """Run ``check`` against a broker on ``path``, then close it cleanly."""
@@ -128,6 +129,7 @@ def serve(
                 # How full this machine's disk is must not matter.
                 **{"disk_free_enough_bytes": 1, **(store or {})},
             ),
+            clock,
         )
         await broker.start()
         peer = await connect(broker)

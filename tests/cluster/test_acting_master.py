@@ -52,16 +52,32 @@ def acts(pair: Pair) -> bool:
     return pair.ask_pull("T", 0, 0).code == ResponseCode.SUCCESS
 
 
-def offset_at(address: str) -> str | None:
-    fields = {**QUEUE, "setZeroIfNotFound": "false"}
+def offset_at(address: str, group: str = "g") -> str | None:
+    fields = {**QUEUE, "consumerGroup": group, "setZeroIfNotFound": "false"}
     answer = ask(address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields))
     return (answer.fields or {}).get("offset")
 
 
-def commit_at(address: str, offset: int) -> None:
-    fields = {**QUEUE, "commitOffset": str(offset)}
+def commit_at(address: str, offset: int, group: str = "g") -> None:
+    fields = {**QUEUE, "consumerGroup": group, "commitOffset": str(offset)}
     answer = ask(address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def pulled_at(address: str, offset: int) -> tuple[int, str | None]:
+    """Return the code of a pull, and where it says to go on."""
+    fields = {
+        **QUEUE,
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": str(int(PullFlag.SUBSCRIPTION)),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subVersion": "0",
+        "subscription": "*",
+    }
+    answer = ask(address, Command(RequestCode.PULL_MESSAGE, fields))
+    return answer.code, (answer.fields or {}).get("nextBeginOffset")
 
 
 def test_a_slave_acts_and_gives_back(acting_pair: Pair) -> None:
@@ -108,6 +124,76 @@ def test_a_restart_of_the_slave_keeps_what_was_committed_there(acting_pair: Pair
     eventually(lambda: acts(pair), "the slave acts again")
     pair.master.start_broker()
     assert offset_at(address) == "6"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_slave_that_was_away_sets_no_group_back(acting_pair: Pair, is_killed: bool) -> None:
+    """It acts for the master with what it knew when it left, and only ``h`` commits there."""
+    pair = acting_pair
+    address = pair.master.broker_address
+    pair.admin.groups.create("h")
+    for group in "gh":
+        commit_at(address, 3, group)
+        eventually(lambda group=group: offset_at(pair.slave.broker_address, group) == "3")
+    pair.slave.stop_broker()
+    for offset in range(4, 10):
+        commit_at(address, offset)
+        commit_at(address, offset - 2, "h")
+    if is_killed:
+        pair.master.kill_broker()
+    else:
+        pair.master.stop_broker()
+    pair.slave.start_broker()
+    eventually(lambda: acts(pair), "the slave acts")
+    commit_at(pair.slave.broker_address, 5, "h")
+    pair.slave.restart_broker()
+    eventually(lambda: acts(pair), "the slave acts again")
+    pair.master.start_broker()
+    assert (offset_at(address), offset_at(address, "h")) == ("9", "5")
+    eventually(lambda: offset_at(pair.slave.broker_address) == "9")
+
+
+def test_what_the_master_had_not_saved_is_at_the_slave(acting_pair: Pair) -> None:
+    """A group that commits nothing there goes on where it was, too."""
+    pair = acting_pair
+    address, slave = pair.master.broker_address, pair.slave.broker_address
+    path = pair.roots["master"] / "config" / "consumerOffset.json"
+    for offset in (4, 8):
+        commit_at(address, offset)
+        eventually(lambda n=offset: offset_at(slave) == str(n))
+        saved = path.read_bytes()
+        pair.master.kill_broker()
+        path.write_bytes(saved)
+        eventually(lambda: acts(pair), "the slave acts")
+        pair.master.start_broker()
+        assert offset_at(address) == str(offset)
+        eventually(lambda: not acts(pair), "the slave does not act any more")
+
+
+def test_a_reset_is_carried_out_at_the_slave_once(acting_pair: Pair) -> None:
+    """A group that was stopped and reset begins while the slave acts."""
+    pair = acting_pair
+    address, slave = pair.master.broker_address, pair.slave.broker_address
+    commit_at(address, 10)
+    eventually(lambda: offset_at(slave) == "10")
+    reset = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+    asked = Command(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**reset, "offset": "3", "queueId": "0"}
+    )
+    assert ask(address, asked).code == ResponseCode.SUCCESS
+    eventually(lambda: offset_at(slave) == "3")
+    assert pulled_at(slave, 10)[0] != ResponseCode.PULL_OFFSET_MOVED  # it does not act yet
+    pair.master.kill_broker()
+    eventually(lambda: acts(pair), "the slave acts")
+    assert pulled_at(slave, 10) == (ResponseCode.PULL_OFFSET_MOVED, "3")
+    assert pulled_at(slave, 3)[0] == ResponseCode.SUCCESS
+    commit_at(slave, 9)
+    assert offset_at(slave) == "9"
+    pair.slave.restart_broker()
+    eventually(lambda: acts(pair), "the slave acts again")
+    pair.master.start_broker()
+    assert offset_at(address) == "9"
+    assert pulled_at(address, 9)[0] == ResponseCode.SUCCESS
 
 
 def test_a_master_that_dies_before_it_is_online_ends_the_hand_over(acting_pair: Pair) -> None:

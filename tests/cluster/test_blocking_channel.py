@@ -25,6 +25,7 @@ from pymq.errors import (
 from pymq.net.blocking import BlockingChannel
 from pymq.net.frame_input import INBOX_BYTES, VIEW_BYTES_MIN
 from pymq.protocol.addresses import split_address
+from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder, encode_frame
 
@@ -105,6 +106,18 @@ def test_a_one_way_request_leaves_nothing_pending(ends: Ends) -> None:
     channel.send(Command(15, flag=2), soon())
     assert server.next().is_one_way
     assert channel.pending_count == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"), [(RequestCode.GET_MIN_OFFSET, False), (RequestCode.SEND_MESSAGE, True)]
+)
+def test_only_what_changes_something_may_be_done(
+    ends: tuple[BlockingChannel, Server], code: RequestCode, is_told: bool
+) -> None:
+    channel, _ = ends
+    with pytest.raises(RequestTimeout) as caught:
+        channel.request(Command(code), 0.05)
+    assert ("whether it was done is unknown" in str(caught.value)) is is_told
 
 
 def test_a_late_answer_is_dropped(ends: Ends) -> None:
@@ -204,6 +217,30 @@ def test_a_slow_large_body_puts_the_deadline_off(
     assert len(channel.receive(opaque, 0.4).body) == 1 << 20
     thread.join(WAIT_S)
     assert played.now_s > 2
+
+
+def test_the_wait_for_an_answer_begins_when_the_request_is_written(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, server = ends
+    played = PlayedTime()
+    monkeypatch.setattr("pymq.net.blocking.time", played)
+    decoder, piece_bytes, count = FrameDecoder(), 1 << 16, 32
+
+    def take_slowly() -> None:
+        found: list[Command] = []
+        while not found:
+            played.now_s += 5  # much less between two writes than is waited
+            if played.now_s > 5 * (count - 1):  # All is written: let it wait for the answer.
+                time.sleep(0.1)
+            found = decoder.feed(server.connection.recv(piece_bytes))
+        server.connection.sendall(server.answer(found[0]))
+
+    thread = threading.Thread(target=take_slowly, daemon=True)
+    thread.start()
+    channel.request(Command(320, {}, bytes(count * piece_bytes)), WAIT_S)
+    thread.join(WAIT_S)
+    assert channel.written_s > 1.5 * WAIT_S
 
 
 def test_a_view_stays_as_it_is_while_somebody_holds_it(ends: Ends) -> None:

@@ -239,6 +239,19 @@ def test_a_pop_that_found_nothing_in_time(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
+def test_a_pop_that_does_not_wait_is_never_too_late(tmp_path: Path) -> None:
+    """Else a consumer whose clock is a second behind the broker's would get nothing, ever."""
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await peer.send("T", b"x")
+        an_hour_ago = int((time.time() - 3600) * 1000)
+        (message,) = await PopConsumer(peer).pop(pollTime=0, bornTime=an_hour_ago)
+        assert message.body == b"x"
+
+    serve(tmp_path, check)
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await create_topic(peer, "T", queues=1)

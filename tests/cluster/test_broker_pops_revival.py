@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, serve
 from tests.cluster.pops import LONG_MS, PopConsumer
-from tests.cluster.test_broker_pops_in_order import pop_again
+from tests.cluster.test_broker_pops_in_order import OrderConsumer, pop_again
 
+from pymq.clock import Clock
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import ConsumerData, Subscription
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -112,6 +113,77 @@ def test_messages_of_a_group_that_a_crash_has_made_unknown_wait_for_it(tmp_path:
 
     serve(before, pop)
     serve(after, come_back)
+
+
+class AheadClock(Clock):
+    """Is ahead of the machine's, until a test puts it right."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        self.ahead_ms = ahead_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [0, LONG_MS])
+def test_a_crash_forgets_no_pop_whatever_the_clock_said(tmp_path: Path, ahead_ms: int) -> None:
+    """The store's times do not go back with the clock: it pops what is stored "later"."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    clock = AheadClock(ahead_ms)
+
+    async def create(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await peer.send("T", b"x")
+
+    async def pop(peer: Peer) -> None:
+        clock.ahead_ms = 0
+        await peer.send("T", b"y")
+        consumer = PopConsumer(peer)
+        popped = [await consumer.pop(maxMsgNums=1) for _ in range(2)]
+        assert [message.body for message, in popped] == [b"x", b"y"]
+        for (message,) in popped:
+            assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
+        # Files that are being replaced vanish.
+        shutil.copytree(before, after, ignore=shutil.ignore_patterns("*.tmp"))
+
+    async def go_on(peer: Peer) -> None:
+        await peer.send("T", b"z")
+        async with asyncio.timeout(60):
+            assert [m.body for m in await pop_again(PopConsumer(peer))] == [b"z"]
+
+    serve(before, create, clock=clock)
+    serve(before, pop, clock=clock, offset_flush_interval_ms=600_000)
+    serve(after, go_on)
+
+
+@pytest.mark.parametrize("with_restart", [False, True])
+def test_messages_come_again_in_time_when_the_clock_was_set_back(
+    tmp_path: Path, with_restart: bool
+) -> None:
+    clock = AheadClock(LONG_MS)
+
+    async def pop(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await peer.send("T", b"x")
+        for consumer in (PopConsumer(peer), OrderConsumer(peer, group="o")):
+            assert len(await consumer.pop(invisibleTime=500)) == 1
+
+    async def come_back(peer: Peer) -> None:
+        clock.ahead_ms = 0
+        async with asyncio.timeout(60):
+            for consumer in (PopConsumer(peer), OrderConsumer(peer, group="o")):
+                assert [m.body for m in await pop_again(consumer)] == [b"x"]
+
+    async def both(peer: Peer) -> None:
+        await pop(peer)
+        await come_back(peer)
+
+    if with_restart:
+        serve(tmp_path, pop, clock=clock)
+        clock.ahead_ms = 0
+        serve(tmp_path, come_back, clock=clock)
+    else:
+        serve(tmp_path, both, clock=clock)
 
 
 DELETE_GROUP = RequestCode.DELETE_SUBSCRIPTIONGROUP

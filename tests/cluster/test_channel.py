@@ -19,7 +19,7 @@ from pymq.errors import (
 )
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import Server, ServerConfig, ServerConnection
-from pymq.protocol.codes import RequestCode
+from pymq.protocol.codes import RequestCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 
@@ -171,14 +171,16 @@ def test_a_lost_connection_fails_what_is_unanswered_and_sends_no_more() -> None:
 def test_only_what_changes_something_may_have_taken_effect() -> None:
     async def test(peer: Peer, address: str) -> None:
         channel = await AsyncChannel.connect(address, TIMEOUT_S)
-        codes = (RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE)
+        reading = (RequestCode.PULL_MESSAGE, RequestCode.CONTROLLER_GET_METADATA_INFO)
+        codes = (*reading, SinkRequest.SHOW_SINKS, RequestCode.SEND_MESSAGE)
         lost = [channel.request_nowait(Command(code), TIMEOUT_S) for code in codes]
         late = [channel.request_nowait(Command(code), 0.05) for code in codes]
         texts = [str(error) for error in await asyncio.gather(*late, return_exceptions=True)]
-        await peer.wait_requests(4)
+        await peer.wait_requests(8)
         peer.requests[0][0].abort()
         texts += [str(error) for error in await asyncio.gather(*lost, return_exceptions=True)]
-        assert ["may have taken effect" in text for text in texts] == [False, True] * 2
+        are_told = ["may have taken effect" in text for text in texts]
+        assert are_told == [False, False, False, True] * 2
 
     check(test)
 
@@ -343,6 +345,23 @@ def test_many_requests_share_one_timer() -> None:
         assert timers < 20
         await complete.wait()
         assert all(isinstance(answer, RequestTimeout) for answer in answers)
+        channel.close()
+
+    check(test)
+
+
+def test_a_timer_that_may_be_late_is_not_made_again_for_each_request() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, TIMEOUT_S)
+        channel.late_until_s = asyncio.get_running_loop().time() + DEADLINE_S
+
+        def timer_with(timeout_s: float) -> asyncio.TimerHandle | None:
+            channel.register("a request", timeout_s, lambda _: None)
+            return channel._sweep
+
+        first = timer_with(TIMEOUT_S)
+        assert all(timer_with(TIMEOUT_S) is first for _ in range(100))
+        assert timer_with(TIMEOUT_S / 2) is not first
         channel.close()
 
     check(test)

@@ -51,7 +51,9 @@ def test_mqadmin_changes_what_it_names_and_no_more() -> None:
             at = ("-n", first.name_server, "-o", "json")
             array(pymq(*at, "updateTopic", "-t", "two", "-r", "2", "-w", "2"))
             changed = array(pymq(*at, "updateTopicPerm", "-t", "two", "-p", "4", "-c", "A"))
-            assert {one["broker"]: one["perm"] for one in changed} == {"a1": 4, "b1": 6}
+            assert {one["broker"]: one["perm"] for one in changed} == {"a1": 4}
+            every = array(pymq("topic", "config", "two", *at))
+            assert {one["broker"]: one["perm"] for one in every} == {"a1": 4, "b1": 6}
             none = refusal(pymq(*at, "updateTopicPerm", "-t", "two", "-p", "4", "-c", "C"))
             assert none.status == 2 and "'C' is not known" in none.line
             (sent,) = rows(pymq(*at, "sendMessage", "-t", "two", "-p", "x", "-b", "b1", "-i", "1"))
@@ -76,6 +78,10 @@ def test_groups_are_created_reset_and_deleted(cluster: Cluster, where: tuple[str
     (dry,) = array(pymq(*reset, "--to", "latest", "--dry-run"))
     assert (dry["before"], dry["after"], dry["moved"], dry["done"]) == (None, 5, 5, False)
     assert refusal(pymq("group", "lag", "team", *where)).status == 1
+    nothing = refusal(pymq("group", "lag", "team", "--topic", "work", *where))
+    assert nothing.status == 1 and "committed no offset in topic 'work'" in nothing.line
+    typo = ("group", "reset", "taem", "--topic", "work", "--to", "latest", "--dry-run")
+    assert refusal(pymq(*typo, *where)).status == 1
     (done,) = array(pymq(*reset, "--to", "latest"))
     assert (done["after"], done["done"]) == (5, True)
     assert array(pymq("group", "lag", "team", *where))[0]["lag"] == 0

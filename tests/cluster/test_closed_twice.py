@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from tests.cluster.outcome_scenarios import committed
 from tests.cluster.running import run
-from tests.cluster.scenarios import TIMEOUT_S, send_numbers, wait_until
+from tests.cluster.scenarios import QUEUE_COUNT, TIMEOUT_S, send_numbers, wait_until
+from tests.cluster.test_listener_closes import committed_and_free
 
 from pymq import (
     ClientClosed,
@@ -156,6 +158,45 @@ def test_a_close_that_is_cancelled_does_not_keep_the_other_waiting(pymq_cluster:
     run(test())
 
 
+@pytest.mark.parametrize("orderly", [False, True], ids=["any order", "in order"])
+def test_a_close_that_is_cancelled_gives_up_what_is_finished(
+    pymq_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    orderly: bool,
+) -> None:
+    """But not the queue of a handler that is at work: another one would work beside it."""
+    monkeypatch.setattr("pymq.client.consuming.consumer.COMMIT_S", 3600)
+    handled: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.body == b"0":
+            await asyncio.Event().wait()
+        handled.append(message.body)
+
+    async def test() -> None:
+        async with Producer(pymq_cluster.name_server, timeout_s=TIMEOUT_S) as producer:
+            first = MessageQueue("T", pymq_cluster.broker_name, 0)
+            await producer.send(Message("T", b"0"), queue=first)
+            for queue in (await producer.queues("T"))[1:]:
+                for number in range(5):
+                    await producer.send(Message("T", b"%d" % (number + 1)), queue=queue)
+        async with consumer_of(pymq_cluster, orderly=orderly, close_timeout_s=3600) as consumer:
+            running = asyncio.ensure_future(consumer.run(handle))
+            await wait_until(lambda: len(handled) == 15, "all the others are handled")
+            await wait_until(lambda: consumer.backlog_count == 1, "and finished")
+            closing = asyncio.ensure_future(consumer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing, running])
+
+    run(test())
+    expected = 15, QUEUE_COUNT - 1 if orderly else QUEUE_COUNT
+    assert committed_and_free(pymq_cluster) == expected
+    assert caplog.text.count("close() was interrupted") == 1
+    assert ("1 queues, whose handlers are at work, stay locked" in caplog.text) == orderly
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_who_is_waited_for_does_not_wait(pymq_cluster: Cluster, is_first: bool) -> None:
     """Handlers and listeners may close their consumer, also when somebody does already."""
@@ -190,6 +231,78 @@ def test_who_is_waited_for_does_not_wait(pymq_cluster: Cluster, is_first: bool) 
 
     run(send_numbers(pymq_cluster.name_server, "T", range(4)))
     run(test())
+
+
+async def directly(close: Coroutine[Any, Any, None]) -> None:
+    await close
+
+
+async def gathered(close: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(close, asyncio.sleep(0))
+
+
+async def in_a_group(close: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(close)
+
+
+async def limited(close: Coroutine[Any, Any, None]) -> None:
+    await asyncio.wait_for(close, DEADLINE_S)  # until Python 3.12 in a task of its own
+
+
+@pytest.mark.parametrize("how", [directly, gathered, in_a_group, limited])
+def test_a_handler_closes_its_consumer_and_waits_for_that(
+    pymq_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
+) -> None:
+    """All that others have handled is committed, also what they had when it began."""
+    monkeypatch.setattr("pymq.client.consuming.consumer.COMMIT_S", 3600)
+    begun: list[bytes] = []
+    handled: list[bytes] = []
+    consumer = consumer_of(pymq_cluster, close_timeout_s=3600)
+
+    async def handle(message: ReceivedMessage) -> None:
+        begun.append(message.body)
+        if len(begun) == COUNT:
+            message.ack()
+            await how(consumer.close())
+        elif len(begun) > COUNT // 2:
+            await wait_until(lambda: consumer._parts.is_closing, "it closes")
+        handled.append(message.body)
+
+    async def test() -> None:
+        async with consumer:
+            await consumer.run(handle, concurrency=COUNT)
+
+    run(send_numbers(pymq_cluster.name_server, "T", range(COUNT)))
+    run(test())
+    assert len(handled) == COUNT
+    assert committed(pymq_cluster.name_server, "T", "g") == COUNT
+    assert "were not done within" not in caplog.text
+
+
+def test_a_handler_that_closes_its_consumer_and_works_on_is_waited_for(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymq.client.consuming.workers.CALLER_S", DEADLINE_S)
+    monkeypatch.setattr("pymq.client.consuming.consumer.COMMIT_S", 3600)
+    closes: list[asyncio.Task[None]] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        closes.append(asyncio.ensure_future(consumer.close()))
+        await wait_until(lambda: consumer._parts.is_closing, "it closes")
+
+    consumer = consumer_of(pymq_cluster)
+
+    async def test() -> None:
+        async with consumer:
+            await consumer.run(handle)
+
+    run(send_numbers(pymq_cluster.name_server, "T", range(1)))
+    run(test())
+    assert committed(pymq_cluster.name_server, "T", "g") == 1
 
 
 def test_threads_that_are_waited_for_do_not_wait(

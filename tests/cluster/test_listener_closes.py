@@ -112,6 +112,7 @@ def test_in_the_loop(
     if not is_lost:
         assert committed_and_free(pymq_cluster) == (COUNT, QUEUE_COUNT)
     assert "are not committed" not in caplog.text
+    assert "was interrupted" not in caplog.text
 
 
 def test_a_queue_that_cannot_be_read_is_unlocked_before(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -13,6 +14,7 @@ from tests.cluster.played import Played, PlayedNameServer, route_to
 from tests.cluster.popping import fill
 from tests.cluster.running import TIMEOUT_S, run
 from tests.spark.two_brokers import TwoBrokers, numbers
+from tests.unit.client.test_ranges import record
 
 from pymq import (
     ConfigurationError,
@@ -22,6 +24,7 @@ from pymq import (
     SimpleConsumer,
     blocking,
 )
+from pymq.clock import Clock
 from pymq.protocol.bodies import TopicRoute
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -90,6 +93,54 @@ def test_a_topic_without_a_route_does_not_count_while_name_servers_are_away() ->
 
     with Cluster() as cluster:
         run(test(cluster))
+
+
+@pytest.mark.parametrize("ahead_s", [5, -3600])
+def test_the_clocks_of_brokers_may_differ_from_ours(ahead_s: int) -> None:
+    class OtherClock(Clock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() + ahead_s * 1000
+
+    async def test(name_server: str) -> None:
+        await fill(name_server, "T", 3)
+        consumer = SimpleConsumer(name_server, "g", from_where="earliest", timeout_s=TIMEOUT_S)
+        async with consumer.subscribe("T"):
+            bodies: set[bytes] = set()
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(bodies) < 3:
+                    bodies |= {one.body for one in await consumer.receive(8, TIMEOUT_S)}
+
+    with Cluster(clock=OtherClock()) as cluster:
+        run(test(cluster.name_server))
+
+
+class ClockAheadBroker(Played):
+    """Judges pops as RocketMQ from 5.1.1 on does, by a clock that is ahead of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answer)
+
+    def _answer(self, request: Command) -> Command | None:
+        if request.code == RequestCode.POP_MESSAGE:
+            fields = request.fields or {}
+            now_ms = int(time.time() * 1000) + 60_000
+            born_ms = int(fields["bornTime"]) or now_ms
+            if now_ms - born_ms - int(fields["pollTime"]) > 500:
+                remark = "the broker[127.0.0.1] pop message is timeout too much"
+                return request.reply(ResponseCode.POLLING_TIMEOUT, remark)
+            said = {"popTime": "1", "invisibleTime": "60000", "reviveQid": "0", "restNum": "0"}
+            return request.reply(ResponseCode.SUCCESS, fields=said, body=record(5))
+        return request.reply(ResponseCode.SUCCESS)
+
+
+def test_the_clock_of_a_rocketmq_broker_may_be_ahead_of_ours() -> None:
+    async def test(name_server: str) -> None:
+        async with SimpleConsumer(name_server, "g", timeout_s=TIMEOUT_S).subscribe("T") as consumer:
+            (message,) = await consumer.receive(1, TIMEOUT_S, timeout_s=TIMEOUT_S)
+            assert message.queue_offset == 5
+
+    with ClockAheadBroker() as broker, PlayedNameServer({"T": route_to(broker.address)}) as names:
+        run(test(names.address))
 
 
 class PopBroker(Played):

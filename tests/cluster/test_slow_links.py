@@ -2,16 +2,17 @@
 
 import asyncio
 import os
+import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias
 
 import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.played import PlayedNameServer, route_to
-from tests.cluster.running import run
+from tests.cluster.running import DEADLINE_S, TIMEOUT_S, run
 from tests.cluster.slow_link import SlowLink
-from tests.cluster.test_batch_pipeline import Shelf
+from tests.cluster.test_batch_pipeline import FREEZE, Shelf
 
 from pymq.client.sending.producer import Producer
 from pymq.client.sending.receipts import SendReceipt
@@ -19,6 +20,8 @@ from pymq.client.sockets.batch_targets import BatchTarget
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConnectionFailed, RequestTimeout
+from pymq.net.asking import AskingWire
+from pymq.net.connecting import Peer, connect_sockets
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
@@ -69,6 +72,38 @@ def test_a_peer_that_takes_nothing_at_all_is_not_waited_for() -> None:
     run(with_producer(work, deadline_s=3600, retries=0))
 
 
+@pytest.mark.parametrize(
+    ("names", "left_s"), [(("broker-a",), 0.0), (("broker-a", "broker-b"), TIMEOUT_S)]
+)
+def test_time_is_left_for_another_broker_only_where_there_is_one(
+    names: tuple[str, ...], left_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a message would be sent again over its slow link, behind itself."""
+    limits: list[float] = []
+    register = AskingWire.register
+
+    def recorded(self: AskingWire, *of: Any, until_s: float = 0.0, **more: Any) -> int:
+        if until_s:
+            limits.append(until_s)
+        return register(self, *of, until_s=until_s, **more)
+
+    monkeypatch.setattr(AskingWire, "register", recorded)
+
+    async def test() -> None:
+        time_s = asyncio.get_running_loop().time
+        async with FakeBroker(*names) as broker:
+            producer = Producer(broker.address, timeout_s=TIMEOUT_S, deadline_s=DEADLINE_S)
+            async with producer:
+                for _ in range(2):  # with waiting in between, and at once
+                    limits.clear()
+                    first_s = time_s()
+                    await producer.send(Message("T", b"x"))
+                    [until_s] = limits
+                    assert first_s <= until_s + left_s - DEADLINE_S <= time_s()
+
+    run(test())
+
+
 class TricklingBroker(FakeBroker):
     """Takes all at once, and answers sends one after the other."""
 
@@ -117,14 +152,14 @@ def test_a_broker_that_is_behind_gets_nothing_new_and_is_not_waited_for_forever(
 LARGE, SLOW_BYTES_PER_S = os.urandom(7 << 19), 1 << 20
 
 
-def send_one(name_server: str) -> None:
-    with BlockingClient(name_server, timeout_s=ANSWER_S, send_retries=0) as client:
+def send_one(name_server: str, timeout_s: float = ANSWER_S) -> None:
+    with BlockingClient(name_server, timeout_s=timeout_s, send_retries=0) as client:
         client.send_batch(None, [Message("T", LARGE)])
 
 
-def send_batches(name_server: str) -> None:
-    step = len(LARGE) // 7
-    with BulkClient(name_server, timeout_s=ANSWER_S) as client:
+def send_batches(name_server: str, timeout_s: float = ANSWER_S, count: int = 7) -> None:
+    step = len(LARGE) // count
+    with BulkClient(name_server, timeout_s=timeout_s) as client:
         pipeline = client.batch_pipeline(in_flight_max=7, retry_s=0.0)
         for start in range(0, len(LARGE), step):
             pipeline.send(BatchTarget("T"), LARGE[start : start + step])
@@ -139,6 +174,54 @@ def test_each_is_sent_once_over_plain_sockets(send: Callable[[str], None], count
                 name_server.routes["T"] = route_to(link.address)
                 await asyncio.to_thread(send, name_server.address)
             assert len(broker.stored) == count
+
+    run(test())
+
+
+def connect_with_little_room(
+    peers: Iterable[Peer], *, timeout_s: float
+) -> dict[Peer, socket.socket | OSError | UnicodeError]:
+    """Connect as usual; the kernel takes less than a request, as on a link that is not loopback."""
+    found = connect_sockets(peers, timeout_s=timeout_s)
+    for connection in found.values():
+        if isinstance(connection, socket.socket):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
+    return found
+
+
+def test_writing_takes_nothing_of_the_wait_for_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request is written for longer than an answer may take."""
+    timeout_s = 3.0
+    monkeypatch.setattr("pymq.net.blocking.connect_sockets", connect_with_little_room)
+
+    async def stored(send: Callable[[str], None], *script: int) -> int:
+        with PlayedNameServer() as name_server, Shelf("broker-a", is_pymq=True) as broker:
+            broker.script = list(script)
+            async with SlowLink(broker.address, bytes_per_s=SLOW_BYTES_PER_S / 2) as link:
+                name_server.routes["T"] = route_to(link.address)
+                await asyncio.to_thread(send, name_server.address)
+            return len(broker.stored)
+
+    def send_one_at_once(name_server: str) -> None:
+        send_one(name_server, timeout_s)
+
+    def send_one_batch(name_server: str) -> None:
+        send_batches(name_server, timeout_s, count=1)
+
+    async def not_answered(send: Callable[[str], None]) -> None:
+        with pytest.raises(RequestTimeout, match=r"within ([6-9]|\d\d) s"):
+            await stored(send, FREEZE)
+
+    async def test() -> None:
+        one, batch, *_ = await asyncio.gather(
+            stored(send_one_at_once),
+            stored(send_one_batch),
+            not_answered(send_one_at_once),
+            not_answered(send_one_batch),
+        )
+        assert one == batch == 1
 
     run(test())
 

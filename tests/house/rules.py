@@ -36,14 +36,15 @@ LAYERS: dict[str, set[str]] = {
     "columns": {"errors", "protocol"},  # needs numpy and pyarrow: clients import it in functions
     "client": {"errors", "clock", "protocol", "filter", "net", "columns"},
     "pyspark_pymq": {"errors", "protocol", "filter", "client", "columns"},
-    "spark": {"pyspark_pymq"},
+    "spark": {"extras", "pyspark_pymq"},
     # These show the public names of the others, and nobody leans on them in turn.
-    "blocking": {"client"},
+    "blocking": {"extras", "client"},
     "selectors": {"client"},
     "allocation": {"client"},
     "otel": {"extras", "protocol", "client"},
     "integrations": {"errors", "extras", "protocol", "client", "blocking", "pymq"},
-    "pymq": {"errors", "clock", "protocol", "client", "allocation", "selectors", "blocking"},
+    "pymq": {"errors", "extras", "clock", "protocol", "client"}
+    | {"allocation", "selectors", "blocking"},
 }
 EDGES = ("testing", "cli")  # import everything; nothing but they themselves imports them
 LAYERS |= {edge: {*LAYERS, *EDGES} for edge in EDGES}

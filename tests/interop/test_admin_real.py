@@ -15,7 +15,7 @@ from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 
 from pymq import ReceivedMessage, blocking
-from pymq.client.administration.offsets import OffsetChange
+from pymq.client.administration.resets import OffsetChange
 from pymq.errors import BrokerSystemError, GroupNotExist, MessageNotFound, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import Permission

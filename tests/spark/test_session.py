@@ -80,6 +80,7 @@ print("rows:", before, count(used), count(fresh))
 
 THREADS = """
 import sys
+from threading import Barrier
 from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import SparkSession
 from pymq.spark import for_thread
@@ -96,8 +97,17 @@ def write(frame, topic, **options):
     writer.options(**options).save()
     return topic
 
+both = Barrier(2)
+
+def write_described(frame, topic, **options):
+    context = frame.sparkSession.sparkContext
+    context.setJobDescription(topic)
+    both.wait(240)
+    assert context.getLocalProperty("spark.job.description") == topic
+    return write(frame, topic, **options)
+
 def write_twice(frame, number):
-    writes = for_thread(frame.sparkSession, write)
+    writes = for_thread(frame.sparkSession, write_described)
     with ThreadPoolExecutor(2) as pool:
         done = [pool.submit(writes, frame, topic, txnAppId=topic) for topic in ("T2", "T3")]
         assert sorted(one.result() for one in done) == ["T2", "T3"]
@@ -123,7 +133,10 @@ copy()
 
 @pytest.mark.by_turns(of="sessions of their own", turn="threads")
 def test_writes_from_threads(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
-    """In ``foreachBatch`` they know which micro-batch it is, and do not write it twice."""
+    """In ``foreachBatch`` they know which micro-batch it is, and do not write it twice.
+
+    What one of them sets for its jobs is not set for those of another one.
+    """
     text = run_spark(THREADS, cluster, tmp_path)
     assert "to T1\nfailed True\n" in text
     for topic in ("T1", "T2", "T3"):

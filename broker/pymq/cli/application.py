@@ -14,7 +14,7 @@ import typer.core
 from typer.models import CommandInfo
 
 from pymq.cli import output, servers, streams
-from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
+from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for, with_notes
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
 
@@ -32,22 +32,19 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except PymqError as error:
-            output.note(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}")
+            output.note(f"pymq {ctx.invoked_subcommand}: {with_notes(error)}")
             raise typer.Exit(exit_for(error)) from error
         except BrokenPipeError as error:
             streams.silence()  # the reader of our output has seen enough
             raise typer.Exit(Exit.OK) from error
         except streams.OutputFailed as error:
             streams.silence()
-            output.note(f"pymq {ctx.invoked_subcommand}: {_with_notes(error)}")
+            output.note(f"pymq {ctx.invoked_subcommand}: {with_notes(error)}")
             raise typer.Exit(Exit.UNWRITTEN) from error
         except KeyboardInterrupt as error:
+            if done := with_notes(error):
+                output.note(f"pymq {ctx.invoked_subcommand}: {done}")
             raise typer.Exit(Exit.INTERRUPTED) from error
-
-
-def _with_notes(error: Exception) -> str:
-    """Return an error's text with its notes: what was done before, or elsewhere."""
-    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def run(arguments: list[str]) -> int:

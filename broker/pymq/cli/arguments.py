@@ -5,7 +5,8 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
@@ -221,6 +222,16 @@ class Shared:
             connect_timeout_s=self.timeout_s,
             network=self.network,
         )
+
+    @contextmanager
+    def changing(self) -> "Iterator[Admin]":
+        """Open ``admin()`` for a change, of which Ctrl-C says that it may be done."""
+        with self.admin() as admin:
+            try:
+                yield admin
+            except KeyboardInterrupt as error:
+                error.add_note("interrupted: it may be done")
+                raise
 
 
 _OPTIONS = inspect.signature(Shared).parameters

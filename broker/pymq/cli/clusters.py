@@ -194,7 +194,7 @@ def _hand_over(
     from pymq.client.cluster.config import parse_name_servers
 
     controllers = () if controller is None else parse_name_servers(controller)
-    with shared.admin() as admin:
+    with shared.admin() if dry_run else shared.changing() as admin:
         handover = Handover(admin)
         plan = handover.plan(broker_name, to, controllers)
         row: output.Row = {**plan.row(), "dryRun": dry_run, "warnings": plan.warnings}
@@ -306,7 +306,7 @@ def clean(
     ] = False,
 ) -> None:
     """Let a broker delete what has expired (fileReservedTime) now, not at deleteWhen."""
-    with shared.admin() as admin:
+    with shared.changing() as admin:
         address = admin.brokers.address(broker)
         admin.brokers.delete_expired_log(address)
         if queues:

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pymq.cli import reading
+from pymq.cli.exits import with_notes
 from pymq.cli.queues import choose
+from pymq.cli.streams import OutputFailed
 from pymq.client.cluster.network import Network
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
@@ -17,6 +19,7 @@ def consume(
     topic: str,
     *,
     network: Network,
+    timeout_s: float,
     group: str | None,
     start: str | None,
     tags: str,
@@ -52,9 +55,9 @@ def consume(
             if not shown.add(message):
                 break
     elif follow:
-        _join(client, network, topic, group, begin, tags, shown)
+        _join(client, network, timeout_s, topic, group, begin, tags, shown)
     else:
-        _drain(client, network, topic, group, begin, tags, shown)
+        _drain(client, network, timeout_s, topic, group, begin, tags, shown)
     if count is not None and shown.count < count:
         raise PymqError(f"topic {topic!r} has {shown.count} messages, --count asked for {count}")
 
@@ -77,6 +80,7 @@ class _Shown:
 def _join(
     client: BlockingClient,
     network: Network,
+    timeout_s: float,
     topic: str,
     group: str,
     begin: reading.Start,
@@ -93,7 +97,9 @@ def _join(
         )
     client.route(topic)  # a consumer would silently wait for a topic that does not exist
     moment = begin.astimezone() if isinstance(begin, datetime) else begin
-    consumer = Consumer(client.name_servers, group, from_where=moment, network=network)
+    consumer = Consumer(
+        client.name_servers, group, from_where=moment, timeout_s=timeout_s, network=network
+    )
     with consumer.subscribe(topic, tags):
         for message in consumer.messages():
             if not shown.add(message):
@@ -103,6 +109,7 @@ def _join(
 def _drain(
     client: BlockingClient,
     network: Network,
+    timeout_s: float,
     topic: str,
     group: str,
     begin: reading.Start,
@@ -112,7 +119,9 @@ def _drain(
     """Read what is there from a group's offsets on, and commit for it; it must have no members."""
     from pymq.client.threaded.admin import Admin
 
-    with Admin(client.name_servers, network=network) as admin:
+    with Admin(
+        client.name_servers, timeout_s=timeout_s, connect_timeout_s=timeout_s, network=network
+    ) as admin:
         members = admin.groups.members(group).connections
     if members:
         raise PymqError(
@@ -120,11 +129,20 @@ def _drain(
             "--no-follow to join them"
         )
     positions = reading.committed_positions(client, topic, group, begin)
+    ended: BaseException | None = None
     try:
         for message in reading.backlog(client, positions, tags=tags, group=group):
             if not shown.add(message):
                 queue = MessageQueue(topic, message.broker_name, message.queue_id)
                 positions[queue] = message.queue_offset + 1
                 break
+    except (PymqError, OutputFailed, KeyboardInterrupt) as error:
+        ended = error
+        raise
     finally:
-        reading.commit(client, group, positions)
+        try:
+            reading.commit(client, group, positions)
+        except PymqError as error:
+            if ended is None:
+                raise
+            ended.add_note(with_notes(error))

@@ -7,7 +7,7 @@ something that is wrong is not looked at.
 import ipaddress
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 from pymq.cli.findings import Finding, State, acl_advice
 from pymq.cli.group_diagnosis import GroupDiagnosis
@@ -32,6 +32,8 @@ from pymq.protocol.addresses import split_address
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import Permission
 from pymq.protocol.names import DEFAULT_TOPIC
+
+T = TypeVar("T")
 
 #: A port is asked what it speaks for this long.
 RECOGNIZE_S = 1.0
@@ -80,6 +82,8 @@ class Diagnosis:
         if not able:
             self.is_unreachable = True
             return
+        if len(able) > 1:
+            yield from self._differences(able)
         with Admin(
             able,
             timeout_s=self._timeout_s,
@@ -137,11 +141,37 @@ class Diagnosis:
         took_ms = (time.monotonic() - began_s) * 1000
         return Finding(check, State.OK, f"{address} answers in {took_ms:.0f} ms")
 
-    def _ask(self, address: str, operation: operations.Operation[Any]) -> None:
+    def _differences(self, able: list[str]) -> Iterator[Finding]:
+        """Compare which brokers the name servers know: a client asks one of them, any one."""
+        known: dict[str, set[tuple[str, str]]] = {}
+        for address in able:
+            try:
+                brokers = self._ask(address, operations.cluster_info()).brokers
+            except PymqError as error:
+                text = f"{address} does not say which brokers it knows: {error}"
+                yield Finding("name server", State.WRONG, text, self._cause(address, error)[1])
+                continue
+            known[address] = {
+                (name, at) for name, one in brokers.items() for at in one.addresses.values()
+            }
+        every = {place for places in known.values() for place in places}
+        for address, places in known.items():
+            if missing := sorted(every - places):
+                names = ", ".join(f"{name} at {at}" for name, at in missing)
+                yield Finding(
+                    "name server",
+                    State.WRONG,
+                    f"{address} does not know {names}: clients that ask it do not find what is "
+                    "there",
+                    f"name {address} in namesrvAddr of each of these brokers, and see that they "
+                    "can reach it; one that runs registers within 30 s",
+                )
+
+    def _ask(self, address: str, operation: operations.Operation[T]) -> T:
         channel = BlockingChannel.connect(*split_address(address), timeout_s=self._timeout_s)
         try:
             answer = channel.request(operation.request, self._timeout_s)
-            operation.result(answer, peer=address)
+            return operation.result(answer, peer=address)
         finally:
             channel.close()
 

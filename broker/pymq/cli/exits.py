@@ -35,6 +35,11 @@ EXIT_TEXTS = {
 }
 
 
+def with_notes(error: BaseException) -> str:
+    """Return an error's text with its notes: what was done before, or elsewhere."""
+    return "; ".join(filter(None, [str(error), *getattr(error, "__notes__", ())]))
+
+
 def exit_for(error: PymqError) -> Exit:
     """Return the exit status of a client command that failed with an error."""
     if isinstance(error, BrokersFailed):

@@ -88,7 +88,7 @@ def create(
     from pymq.protocol.bodies import GroupConfig
 
     settings = GroupConfig(group=group, retry_max_times=retries, consume_message_orderly=orderly)
-    with shared.admin() as admin:
+    with shared.changing() as admin:
         admin.groups.create(settings, cluster=cluster)
     row = {"group": group, "retries": retries, "orderly": orderly}
     output.table(
@@ -107,8 +107,8 @@ def delete(
     cluster: arguments.Cluster = None,
 ) -> None:
     """Delete a consumer group from every master broker, without confirmation."""
-    with shared.admin() as admin:
-        if group not in admin.groups.names(with_system=True):
+    with shared.changing() as admin:
+        if group not in admin.groups.names(with_system=True, cluster=cluster):
             raise GroupNotExist(
                 f"there is no group {group!r} to delete; see `pymq group list`", code=26
             )
@@ -175,7 +175,7 @@ def reset(
     from pymq.cli import queues, reading  # their imports would delay --help
 
     target = reading.parse_start(to, now=datetime.now().astimezone(), option="--to")
-    with shared.admin() as admin:
+    with shared.admin() if dry_run else shared.changing() as admin:
         chosen = None
         if queue is not None:
             route = admin.topics.route(topic)

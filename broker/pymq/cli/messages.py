@@ -135,6 +135,7 @@ def consume(
             client,
             shared.network.wrap(topic),
             network=shared.plain_network,
+            timeout_s=shared.timeout_s,
             group=None if group is None else shared.network.wrap(group),
             start=start,
             tags=tags,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from pymq.client.sockets.blocking_client import BlockingClient
-from pymq.errors import ConfigurationError
+from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import TOOLS_GROUP
@@ -208,10 +208,33 @@ def tag_filter(tags: str) -> Callable[[ReceivedMessage], bool]:
 
 
 def commit(client: BlockingClient, group: str, positions: Mapping[MessageQueue, int]) -> None:
-    """Commit positions of a group.
+    """Commit positions of a group; a broker that did not take one is asked for no other.
 
     Raises:
-        PymqError: a broker could not be reached, or refused.
+        PymqError: a broker could not be reached, or refused; the first one's error. A note says
+            which queues are committed.
     """
+    failures: dict[str, PymqError] = {}
+    done: list[MessageQueue] = []
     for queue, offset in positions.items():
-        client.commit_offset(group, queue, offset)
+        if queue.broker_name in failures:
+            continue
+        try:
+            client.commit_offset(group, queue, offset)
+        except PymqError as error:
+            failures[queue.broker_name] = error
+        else:
+            done.append(queue)
+    if failures:
+        first = next(iter(failures.values()))
+        rest = [queue for queue in positions if queue not in done]
+        first.add_note(f"committed: {_numbers(done)}; not, or not for certain: {_numbers(rest)}")
+        raise first
+
+
+def _numbers(queues: list[MessageQueue]) -> str:
+    """Return ``broker-a:0,1 broker-b:0,1``."""
+    found: dict[str, list[str]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(str(queue.queue_id))
+    return " ".join(f"{name}:{','.join(ids)}" for name, ids in found.items()) or "none"

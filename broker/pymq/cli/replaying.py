@@ -116,21 +116,27 @@ def send_all(
         PymqError: a message was refused, could not be sent, or is not proven to be safe; a note
             says how many were sent before.
         OutputFailed: what was sent cannot be told; likewise.
+        KeyboardInterrupt: likewise.
     """
-    sent = unproven = 0
+    sent = unproven = asked = 0
     try:
         for group in batches(messages):
+            asked = len(group)
             if len(group) == 1:
                 result = client.send(group[0], queue)
             else:
                 result = client.send_batch(queue, group)
-            sent += len(group)
+            sent, asked = sent + len(group), 0
             unproven += result.durability_unknown * len(group)
             for row in output.sent_rows(result, named) if is_shown else ():
                 is_json = form is output.Form.JSON
                 output.line(json.dumps(row) if is_json else output.sent_text(row))
     except (PymqError, OutputFailed) as error:
         error.add_note(f"{sent} messages were sent before")
+        raise
+    except KeyboardInterrupt as error:
+        more = f", and perhaps {asked} more" if asked else ""
+        error.add_note(f"interrupted: {sent} messages were sent{more}")
         raise
     if unproven:
         raise PymqError(f"{unproven} of {sent} messages are stored, but not proven to be safe")

@@ -46,7 +46,7 @@ def show(shared: arguments.Shared, sink: Name) -> None:
 @arguments.with_shared
 def forget(shared: arguments.Shared, sink: Name) -> None:
     """Let a sink begin again, for a query that starts from scratch. What it published stays."""
-    with shared.admin() as admin:
+    with shared.changing() as admin:
         brokers = admin.sinks.forget(sink)
     rows = [{"sink": sink, "broker": broker, "forgotten": True} for broker in brokers]
     output.table(shared.form, rows, {"sink": "FORGOTTEN", "broker": "BROKER"})

@@ -52,8 +52,8 @@ def create(
     cluster: arguments.Cluster = None,
 ) -> None:
     """Create a topic on every master broker, or set all its settings; see update."""
-    with shared.admin() as admin:
-        admin.topics.create(
+    with shared.changing() as admin:
+        brokers = admin.topics.create(
             topic,
             queue_count=queues,
             perm=perm,
@@ -61,8 +61,7 @@ def create(
             attributes=_attributes(attributes or ()),
             cluster=cluster,
         )
-        count = len(admin.topics.status(topic))
-    row = {"topic": topic, "queues": count}
+    row = {"topic": topic, "queues": queues * len(brokers)}
     output.table(shared.form, [row], {"topic": "TOPIC", "queues": "QUEUES"})
 
 
@@ -83,7 +82,7 @@ def update(
     cluster: arguments.Cluster = None,
 ) -> None:
     """Change some settings of a topic on every master broker that has it, and leave the rest."""
-    with shared.admin() as admin:
+    with shared.changing() as admin:
         found = admin.topics.update(
             topic, queue_count=queues, perm=perm, order=order, cluster=cluster
         )
@@ -166,7 +165,7 @@ def delete(
     cluster: arguments.Cluster = None,
 ) -> None:
     """Delete a topic and everything in it, without confirmation."""
-    with shared.admin() as admin:
+    with shared.changing() as admin:
         if topic not in admin.topics.names(with_system=True):
             raise RouteNotFound(f"there is no topic {topic!r} to delete; see `pymq topic list`")
         admin.topics.delete(topic, cluster=cluster)

@@ -31,7 +31,8 @@ from pymq.protocol.plain_runs import PlainRunReader
 SWEEP_S, LATE_SWEEP_S = 0.05, 0.25
 #: After this it is looked again whether a peer is slow or silent.
 EXTENSION_S = 1.0
-#: How many times its usual wait a request has from when the peer has it, and does not come to it.
+#: How many times its usual wait a request has from when nothing much waits to leave any more (so
+#: the peer has it, perhaps for long), and the peer does not come to it.
 ANSWERING_FACTOR = 3
 _ONE_WAY = int(CommandFlag.ONE_WAY)
 
@@ -69,6 +70,8 @@ class AskingWire(Wire):
         super().__init__(buffers, frame_bytes_max=frame_bytes_max, plain_runs=plain_runs)
         self._table: RequestTable[_Asked] = RequestTable(pending_max=pending_max)
         self._sweep: asyncio.TimerHandle | None = None
+        #: The deadline that the sweep is for; it comes a little later.
+        self._swept_s = 0.0
         self._progress = Progress()
         self.late_until_s = 0.0
         self._writers: list[asyncio.Future[None]] = []
@@ -97,8 +100,8 @@ class AskingWire(Wire):
             on_answer: called once, from the event loop, with the response or the error.
             consequence: what the error says besides when there is no response.
             until_s: until when to wait, on the loop's clock, while the peer takes what waits to
-                leave; once it has that, ``ANSWERING_FACTOR * timeout_s`` more at most, while it
-                answers what was asked before.
+                leave; once nothing much waits any more, ``ANSWERING_FACTOR * timeout_s`` at most,
+                while it answers what was asked before.
 
         Raises:
             ConnectionFailed: the connection is closed; nothing was sent.
@@ -111,7 +114,7 @@ class AskingWire(Wire):
         deadline_s = now_s + timeout_s
         asked = (on_answer, description, now_s, timeout_s, consequence, until_s)
         opaque = self._table.register(deadline_s, asked)
-        if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
+        if self._sweep is None or deadline_s < self._swept_s:
             self._schedule_sweep()
         return opaque
 
@@ -252,7 +255,8 @@ class AskingWire(Wire):
         now_s = self._loop.time()
         self._look(now_s)  # What was taken long ago is not news when something is late.
         pause_s = LATE_SWEEP_S if now_s < self.late_until_s else SWEEP_S
-        self._sweep = self._loop.call_at(max(self._table.earliest_s, now_s) + pause_s, self._expire)
+        self._swept_s = max(self._table.earliest_s, now_s)
+        self._sweep = self._loop.call_at(self._swept_s + pause_s, self._expire)
 
     def _expire(self) -> None:
         self._sweep = None

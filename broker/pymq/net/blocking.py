@@ -25,7 +25,7 @@ from pymq.net.frame_input import FrameInput
 from pymq.net.polling import READ, WRITE, new_poll
 from pymq.net.progress import kernel_bytes
 from pymq.protocol.addresses import join_address
-from pymq.protocol.codes import request_name
+from pymq.protocol.codes import READING_CODES, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
@@ -83,6 +83,8 @@ class BlockingChannel:
         self._answers: dict[int, Command] = {}
         #: When something was last received, on the monotonic clock.
         self.heard_s = 0.0
+        #: When the last request was written to its end.
+        self.written_s = 0.0
         self._failure: PymqError | None = None
         self._input = FrameInput(frame_bytes_max=frame_bytes_max)
 
@@ -253,19 +255,23 @@ class BlockingChannel:
                 self._is_silent = not has_received
                 code = self._requests.forget(opaque)
                 name = "a request" if code is None else f"request {request_name(code)}"
-                raise RequestTimeout(
-                    f"{self.peer} did not answer {name} in time; whether it was done is unknown"
-                )
+                is_change = code not in READING_CODES
+                consequence = "; whether it was done is unknown" if is_change else ""
+                raise RequestTimeout(f"{self.peer} did not answer {name} in time{consequence}")
             if untaken_bytes:
                 remaining_s = min(remaining_s, wait_s / LOOKS_PER_WAIT)
             self._readable.poll(remaining_s * 1000)
 
     def request(self, request: Command, timeout_s: float) -> Command:
-        """Send a request and wait for its answer; raises what ``send`` and ``receive`` do."""
-        deadline_s = time.monotonic() + timeout_s
-        opaque = self.send(request, deadline_s)
+        """Send a request and wait for its answer; raises what ``send`` and ``receive`` do.
+
+        Args:
+            request: its ``opaque`` is set here.
+            timeout_s: for it to be written, and then once more for the answer.
+        """
+        opaque = self.send(request, time.monotonic() + timeout_s)
         try:
-            return self.receive(opaque, deadline_s)
+            return self.receive(opaque, self.written_s + timeout_s)
         except BaseException:
             self.forget(opaque)  # Ctrl-C: nobody waits for the answer any more
             raise
@@ -303,6 +309,7 @@ class BlockingChannel:
                 count -= len(parts.pop(0))
             if count:
                 parts[0] = parts[0][count:]
+        self.written_s = time.monotonic()
 
     def _wait_writable(self, deadline_s: float) -> None:
         remaining_s = deadline_s - time.monotonic()

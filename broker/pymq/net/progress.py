@@ -76,7 +76,7 @@ class Progress:
         Args:
             within_s: how long before.
         """
-        if self.waited_s != self._looked_s:
+        if not self._looked_s or self.waited_s != self._looked_s:
             return False
         return self._has_left or self._looked_s - self._left_s < within_s
 

@@ -31,9 +31,29 @@ def calling() -> Iterator[None]:
         callers.clear()  # What was begun meanwhile and goes on has a copy of the context.
 
 
+def begin_call(task: asyncio.Task[Any]) -> list[asyncio.Task[Any]]:
+    """Do what ``calling`` does, at a tenth of its cost, for a task that does it for each message.
+
+    Args:
+        task: the current one.
+
+    Returns:
+        What is to be cleared when the call has ended.
+    """
+    callers = [task]
+    _caller.set(callers)
+    return callers
+
+
 def those_who_wait() -> set[asyncio.Task[Any] | None]:
     """Return the tasks that wait for what goes on here, which must not wait for them."""
     return {asyncio.current_task(), *_caller.get(())}
+
+
+def is_cancelled() -> bool:
+    """Was the current task cancelled from outside, rather than what it calls from within?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Tasks:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pymq.testing.handles import BrokerHandle, LastingFault, NamesrvHandle
     from pymq.testing.until import wait_until, wait_until_async
 else:
-    from importlib import import_module
-
     _HOMES = {
         "Cluster": "cluster",
         "ClusterClock": "cluster_clock",
@@ -34,12 +32,9 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        path = f"pymq.testing.{_HOMES[name]}"
-        try:
-            home = import_module(path)
-        except AttributeError as error:  # ``from pymq.testing import`` would leave out why
-            raise ImportError(f"{path}: {error}") from error
-        return getattr(home, name)
+        from pymq.extras import imported
+
+        return getattr(imported(f"pymq.testing.{_HOMES[name]}"), name)
 
 
 __all__ = [

@@ -19,7 +19,6 @@ def pop() -> operations.Pop:
         invisible_ms=30_000,
         subscription=Subscription.of_tags("T", "a || b", 7),
         from_first=True,
-        born_ms=1,
     )
 
 
@@ -38,11 +37,18 @@ def test_a_request_does_not_wait_and_says_what_is_wanted() -> None:
         "maxMsgNums": "8",
         "invisibleTime": "30000",
         "pollTime": "0",
+        "bornTime": "0",
         "initMode": "0",
         "expType": "TAG",
         "exp": "a || b",
     }
     assert wanted.items() <= fields.items()
+
+
+def test_the_broker_counts_the_wait_for_news_by_its_own_clock() -> None:
+    fields = operations.wait_popped("g", "T", poll_ms=1000).request.fields
+    assert fields is not None
+    assert {"pollTime": "1000", "bornTime": "0"}.items() <= fields.items()
 
 
 @pytest.mark.parametrize(

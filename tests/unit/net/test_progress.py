@@ -50,6 +50,7 @@ def test_who_takes_something() -> None:
         progress.look(transport, written, now_s)
         return progress.is_taking(3.0)
 
+    assert not progress.is_taking(3.0)  # as far as anybody has looked
     assert not look(100 * MUCH_BYTES, 0, 10.0)  # all is taken, and nothing waits
     written = 300 * MUCH_BYTES
     # It has taken nothing since, however much it had taken before.

@@ -100,7 +100,7 @@ class Admin:
         await self.close()
 
     async def cluster(self) -> ClusterInfo:
-        """Return all clusters and brokers that a name server knows.
+        """Return all clusters and brokers that any name server knows.
 
         Raises:
             ConnectionFailed: no name server answers.

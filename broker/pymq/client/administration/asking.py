@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pymq.client import operations
+from pymq.client.administration.name_servers import united_clusters, united_routes
 from pymq.client.cluster.network import advertised
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.cluster.routes import MASTER_ID, Route, existing_route, no_master, no_route
@@ -15,6 +16,7 @@ from pymq.errors import (
     ConnectionFailed,
     PymqError,
     RequestTimeout,
+    RouteNotFound,
     TopicNotExist,
 )
 from pymq.protocol.bodies import ClusterInfo
@@ -36,8 +38,10 @@ class Asking:
 
     # --- name servers
 
-    async def name_servers(self, make: Callable[[], Operation[T]]) -> T:
-        """Return the answer of the first name server that has one.
+    async def name_servers(self, make: Callable[[], Operation[T]]) -> list[T]:
+        """Return the answers of all name servers that have one, at least one.
+
+        A broker may be registered at some of them only.
 
         Raises:
             ConnectionFailed: none answers; the text names all and why.
@@ -52,14 +56,14 @@ class Asking:
         Raises:
             ConnectionFailed: no name server answers.
         """
-        return await self.name_servers(operations.cluster_info)
+        return united_clusters(await self.name_servers(operations.cluster_info))
 
-    async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Return broker name -> address of every master, in the order of the names.
+    async def brokers(self, cluster: str | None = None) -> dict[str, dict[int, str]]:
+        """Return broker name -> broker id -> address, in the order of the names.
 
         Raises:
             ConfigurationError: there is no such cluster.
-            RouteNotFound: no master is registered.
+            RouteNotFound: no broker is registered.
         """
         info = await self.cluster()
         names: Iterable[str] = info.brokers
@@ -70,13 +74,47 @@ class Asking:
                 )
             names = info.clusters[cluster]
         found = {
-            name: info.brokers[name].addresses[MASTER_ID]
+            name: info.brokers[name].addresses
             for name in sorted(names)
-            if name in info.brokers and MASTER_ID in info.brokers[name].addresses
+            if name in info.brokers and info.brokers[name].addresses
         }
         if not found:
             raise no_master(self.pool.name_servers)
         return found
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Return broker name -> address of every master, in the order of the names.
+
+        Raises:
+            ConfigurationError: there is no such cluster.
+            RouteNotFound: no master is registered.
+        """
+        brokers = await self.brokers(cluster)
+        found = {name: known[MASTER_ID] for name, known in brokers.items() if MASTER_ID in known}
+        if not found:
+            raise no_master(self.pool.name_servers)
+        return found
+
+    async def readers(self, cluster: str | None = None) -> dict[str, str]:
+        """Return broker name -> address of who answers questions, of every broker.
+
+        Raises:
+            ConfigurationError: there is no such cluster.
+            RouteNotFound: no broker is registered.
+        """
+        return readers(await self.brokers(cluster))
+
+    async def changers(self, cluster: str | None = None) -> dict[str, str | PymqError]:
+        """Return broker name -> address of the master, who makes changes, or that it is away.
+
+        Raises:
+            ConfigurationError: there is no such cluster.
+            RouteNotFound: no broker is registered.
+        """
+        return {
+            name: known.get(MASTER_ID) or _master_away(name, known)
+            for name, known in (await self.brokers(cluster)).items()
+        }
 
     async def route(self, topic: str) -> Route:
         """Return the route of a topic as it is now.
@@ -89,7 +127,7 @@ class Asking:
             found = await self.name_servers(lambda: operations.route(topic))
         except TopicNotExist as error:
             raise no_route(topic, self.pool.name_servers, error) from error
-        return existing_route(topic, found)
+        return existing_route(topic, united_routes(found))
 
     # --- brokers
 
@@ -127,18 +165,21 @@ class Asking:
             raise
 
     async def answers(
-        self, brokers: Mapping[str, str], make: Callable[[], Operation[T]]
+        self, brokers: Mapping[str, str | PymqError], make: Callable[[], Operation[T]]
     ) -> dict[str, T | PymqError]:
         """Return what each of several brokers answers, or why not; they are asked together.
 
         Args:
-            brokers: name -> address.
+            brokers: name -> address, or why it cannot be asked.
             make: makes the operation, for each broker another one.
         """
         self.pool.check_open()
         found: dict[str, T | PymqError] = {}
 
-        async def ask(name: str, address: str) -> None:
+        async def ask(name: str, address: str | PymqError) -> None:
+            if isinstance(address, PymqError):
+                found[name] = address
+                return
             try:
                 answer = await self.one(address, make(), name=name)
             except PymqError as error:
@@ -150,7 +191,7 @@ class Asking:
         return {name: found[name] for name in brokers}
 
     async def every(
-        self, brokers: Mapping[str, str], make: Callable[[], Operation[T]]
+        self, brokers: Mapping[str, str | PymqError], make: Callable[[], Operation[T]]
     ) -> dict[str, T]:
         """Return what every one of several brokers answers; they are asked together.
 
@@ -178,6 +219,26 @@ class Asking:
         if len(answers) == 1:
             raise next(iter(failures.values()))
         raise _brokers_failed(what, failures, given)
+
+
+def readers(brokers: Mapping[str, Mapping[int, str]]) -> dict[str, str]:
+    """Return broker name -> address of who answers questions.
+
+    That is its master or, while that is away, the slave with the lowest id, which has its topics,
+    groups, offsets and messages, and hears of the members of groups. RocketMQ's answer likewise.
+
+    Args:
+        brokers: name -> broker id -> address.
+    """
+    return {name: known[min(known)] for name, known in brokers.items() if known}
+
+
+def _master_away(name: str, known: Mapping[int, str]) -> RouteNotFound:
+    slaves = ", ".join(known[number] for number in sorted(known))
+    return RouteNotFound(
+        f"broker {name!r}: its master is away, only a slave at {slaves} is registered, and slaves "
+        "take no changes"
+    )
 
 
 def _brokers_failed(

@@ -1,5 +1,7 @@
 """Consumer groups: their settings, and who is in them."""
 
+from collections.abc import Iterable
+
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
 from pymq.client.group.group_progress import merged_connections
@@ -19,18 +21,20 @@ class Groups:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
 
-    async def names(self, *, with_system: bool = False) -> list[str]:
+    async def names(self, *, with_system: bool = False, cluster: str | None = None) -> list[str]:
         """Return the names of all consumer groups, sorted.
 
         Args:
             with_system: also those that every broker has from the start.
+            cluster: only of the brokers of this cluster.
 
         Raises:
+            ConfigurationError: there is no such cluster.
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
-        masters = await self._asking.masters()
-        tables = await self._asking.every(masters, operations.group_table)
+        brokers = await self._asking.readers(cluster)
+        tables = await self._asking.every(brokers, operations.group_table)
         found = {group for table in tables.values() for group in table.groups}
         return sorted(found if with_system else found - set(BUILT_IN_GROUPS))
 
@@ -43,16 +47,11 @@ class Groups:
             PymqError: the only master did not.
         """
         check_group(group)
-        masters = await self._asking.masters()
-        tables = await self._asking.every(masters, operations.group_table)
+        brokers = await self._asking.readers()
+        tables = await self._asking.every(brokers, operations.group_table)
         found = {n: table.groups[group] for n, table in tables.items() if group in table.groups}
         if not found:
-            raise GroupNotExist(
-                f"group {group!r} is not known to {', '.join(masters)}; create it with `pymq group "
-                f"create {group}` (mqadmin updateSubGroup), or let its first consumer do so "
-                "(autoCreateSubscriptionGroup)",
-                code=26,
-            )
+            raise no_group(group, brokers)
         return found
 
     async def create(self, config: GroupConfig | str, *, cluster: str | None = None) -> None:
@@ -69,7 +68,7 @@ class Groups:
         """
         settings = config if isinstance(config, GroupConfig) else GroupConfig(group=config)
         check_group(settings.group)
-        masters = await self._asking.masters(cluster)
+        masters = await self._asking.changers(cluster)
         await self._asking.every(masters, lambda: operations.update_group(settings))
 
     async def delete(
@@ -87,7 +86,7 @@ class Groups:
             PymqError: the only master did not.
         """
         check_group(group)
-        masters = await self._asking.masters(cluster)
+        masters = await self._asking.changers(cluster)
         await self._asking.every(
             masters, lambda: operations.delete_group(group, forget_offsets=forget_offsets)
         )
@@ -119,7 +118,7 @@ class Groups:
         """
         for name, known in (await connections(self._asking, group)).items():
             if any(one.client_id == client_id for one in known.connections):
-                address = (await self._asking.masters())[name]
+                address = (await self._asking.readers())[name]
                 asked = operations.running_info(group, client_id, stacks=stacks)
                 return await self._asking.one(address, asked, name=name, timeout_s=MEMBER_S)
         raise ConsumerNotOnline(
@@ -129,19 +128,29 @@ class Groups:
         )
 
 
+def no_group(group: str, brokers: Iterable[str]) -> GroupNotExist:
+    """Return the error for a group that some brokers, by their names, do not have."""
+    return GroupNotExist(
+        f"group {group!r} is not known to {', '.join(brokers)}; create it with `pymq group "
+        f"create {group}` (mqadmin updateSubGroup), or let its first consumer do so "
+        "(autoCreateSubscriptionGroup)",
+        code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    )
+
+
 async def connections(asking: Asking, group: str) -> dict[str, ConsumerConnections]:
-    """Return the live members of a group that each master knows, by the master's name.
+    """Return the live members of a group that each broker knows, by its name.
 
     Raises:
         BrokersFailed: some masters did not answer.
         PymqError: the only master did not.
     """
     check_group(group)
-    masters = await asking.masters()
+    brokers = await asking.readers()
 
     def ask() -> operations.Operation[ConsumerConnections]:
         return operations.consumer_connections(group)
 
-    answers = await asking.answers(masters, ask)
+    answers = await asking.answers(brokers, ask)
     online = {n: one for n, one in answers.items() if not isinstance(one, ConsumerNotOnline)}
     return asking.complete(ask().description, online)

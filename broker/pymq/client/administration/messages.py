@@ -3,7 +3,7 @@
 import asyncio
 
 from pymq.client import operations
-from pymq.client.administration.asking import Asking
+from pymq.client.administration.asking import Asking, readers
 from pymq.client.checks import Moment, check_count, check_queue, moment_ms
 from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.subscriptions import subscription_of
@@ -113,9 +113,8 @@ class Messages:
             PymqError: the only master did not.
         """
         check_count("count_max", count_max, 1, operations.QUERY_COUNT_MAX)
-        masters = (await self._asking.route(topic)).masters()
         answers = await self._asking.every(
-            masters,
+            readers((await self._asking.route(topic)).addresses),
             lambda: operations.query_messages(
                 topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
             ),

@@ -1,68 +1,23 @@
-"""How far groups are, and setting them to other places in their queues.
-
-A group without members is set by commits: its next member begins there. Members keep their own
-count and would commit over it, so they have to be told. Brokers of 5.x do that by themselves
-(``useServerSideResetOffset``), queue by queue; those of 4.9, and where it is off, only pass a time
-on to the members, for the whole topic, and the members commit when they have stopped their work.
-Those cannot reach members that were assigned their queues and subscribe to nothing.
-
-Source: RocketMQ AdminBrokerProcessor.resetOffset, DefaultMQAdminExtImpl.resetOffsetByTimestamp.
-"""
+"""How far groups are, and setting them to other places in their queues."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
-from pymq.client.administration.groups import connections
-from pymq.client.checks import (
-    Moment,
-    check_count,
-    check_queue,
-    check_seconds,
-    is_moment,
-    moment_ms,
-)
+from pymq.client.administration.groups import connections, no_group
+from pymq.client.administration.resets import OffsetChange, Reset, ResetTarget
+from pymq.client.checks import check_count, check_queue, check_seconds, is_moment, moment_ms
 from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.group_progress import QueueLag, queue_lags
-from pymq.errors import CommitFailed, ConfigurationError, PymqError, RequestTimeout
-from pymq.protocol.bodies import ConsumerConnections, MessageQueue, TopicOffset
-from pymq.protocol.names import check_group, check_topic
-
-#: Where to set a group to.
-ResetTarget = Literal["earliest", "latest"] | Moment | int
+from pymq.errors import ConfigurationError, PymqError
+from pymq.protocol.bodies import ConsumeStats, MessageQueue, TopicOffset
+from pymq.protocol.names import check_group, check_topic, dead_letter_topic, retry_topic
 
 #: Members of official clients take 10 s to stop their work before they commit.
 MEMBERS_WAIT_S = 30.0
-_POLL_S = 0.1
-_SERVER_SIDE = "useServerSideResetOffset=true"
-_NOBODY = ConsumerConnections()
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class OffsetChange:
-    """What a reset changes in one queue.
-
-    Attributes:
-        queue: which.
-        before: what the group had committed; ``None``: nothing.
-        after: where it goes on.
-        first: the first offset that is kept.
-        end: the offset that the next message gets.
-    """
-
-    queue: MessageQueue
-    before: int | None
-    after: int
-    first: int
-    end: int
-
-    @property
-    def moved(self) -> int:
-        """Messages that are skipped; negative: that are consumed again."""
-        return self.after - (self.first if self.before is None else self.before)
+#: A broker has such a topic of a group only if it had something for it.
+_OF_A_GROUP = (retry_topic(""), dead_letter_topic(""))
 
 
 class Offsets:
@@ -79,16 +34,48 @@ class Offsets:
             topic: only there; otherwise in all topics it committed offsets for.
 
         Returns:
-            Nothing for a group that committed no offset.
+            Nothing for a group that committed no offset there. With one, all queues are listed, on
+            every broker; where it committed none, it is at 0.
 
         Raises:
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
         check_group(group)
-        masters = await self._asking.masters()
-        answers = await self._asking.every(masters, lambda: operations.consume_stats(group, topic))
-        return queue_lags(answers.values())
+        brokers = await self._asking.readers()
+        answers = await self._asking.every(brokers, lambda: operations.consume_stats(group, topic))
+        found = list(answers.values())
+        if topic is None:
+            found += await self._unnamed(group, brokers, answers)
+            return queue_lags(found)
+        lags = queue_lags(found)
+        if not any(one.consumer_offset for one in lags):
+            # Of a topic that is named brokers say 0 where nothing was committed.
+            every = await self._asking.every(brokers, lambda: operations.consume_stats(group))
+            if not any(topic in _topics(one) for one in every.values()):
+                return []
+        return lags
+
+    async def _unnamed(
+        self, group: str, brokers: Mapping[str, str], answers: Mapping[str, ConsumeStats]
+    ) -> list[ConsumeStats]:
+        """Return how far a group is in its topics where it committed nothing for them.
+
+        Each broker names those that the group committed offsets for there.
+        """
+        found: list[ConsumeStats] = []
+        for topic in sorted(set().union(*map(_topics, answers.values()))):
+            if topic.startswith(_OF_A_GROUP):
+                continue
+            others = {
+                name: brokers[name] for name, one in answers.items() if topic not in _topics(one)
+            }
+
+            def ask(topic: str = topic) -> operations.Operation[ConsumeStats]:
+                return operations.consume_stats(group, topic)
+
+            found += (await self._asking.every(others, ask)).values()
+        return found
 
     async def reset(
         self,
@@ -102,7 +89,8 @@ class Offsets:
     ) -> list[OffsetChange]:
         """Set a group to another place in a topic, whether it has members or not.
 
-        A broker that is down is not asked, as name servers do not know it, and keeps its offsets.
+        A broker that is down with its slaves is not asked, as name servers do not know it, and
+        keeps its offsets.
 
         ::
 
@@ -125,9 +113,10 @@ class Offsets:
 
         Raises:
             ConfigurationError: an argument is wrong; or members are connected that the broker can
-                only tell about whole topics and times, or, as they were assigned their queues, not
-                at all: stop them.
-            RouteNotFound: no name server knows the topic.
+                only tell about whole topics and times, or, as they were assigned their queues or as
+                it is a slave that acts for its master, not at all: stop them.
+            GroupNotExist: some masters do not have the group, and nothing was changed.
+            RouteNotFound: no name server knows the topic, or the master of some queues is away.
             BrokersFailed: some masters did not do it; the others have.
             RequestTimeout: the members were told and have not committed that.
             CommitFailed: the only master accepted that and keeps other offsets.
@@ -146,16 +135,37 @@ class Offsets:
         brokers = {
             name: route.address(name) for name in dict.fromkeys(q.broker_name for q in wanted)
         }
+        await self._check_known(group, brokers)
+        members = await connections(self._asking, group)
+        work = Reset(self._asking, group, topic, to, queue is None, members, wait_s)
+        await self._check_told(work, brokers)
         changes = await self._plan(group, wanted, brokers, to)
         if dry_run:
             return changes
-        members = await connections(self._asking, group)
-        work = _Reset(self._asking, group, topic, to, queue is None, members, wait_s)
         answers = await asyncio.gather(*(work.carry_out(*at, changes) for at in brokers.items()))
         done = self._asking.complete(
             f"to reset group {group!r} in topic {topic!r}", dict(zip(brokers, answers, strict=True))
         )
         return sorted(change for some in done.values() for change in some)
+
+    async def _check_known(self, group: str, brokers: Mapping[str, str]) -> None:
+        answers = await self._asking.every(brokers, operations.groups_with_offsets)
+        lacking = [
+            name for name, known in answers.items() if known is not None and group not in known
+        ]
+        if lacking:
+            raise no_group(group, lacking)
+
+    async def _check_told(self, work: Reset, brokers: Mapping[str, str]) -> None:
+        """Check that masters can tell members; a slave that acts for its master cannot."""
+        masters = await self._asking.changers()
+        for name, address in brokers.items():
+            if isinstance(masters.get(name), PymqError) and work.has_members(name):
+                raise ConfigurationError(
+                    f"group {work.group!r} has members in topic {work.topic!r}, and the master of "
+                    f"broker {name!r} is away: the slave at {address} that acts for it cannot tell "
+                    "them where to go on. Wait for the master, or stop them and try again"
+                )
 
     async def _plan(
         self,
@@ -204,6 +214,10 @@ class Offsets:
         return to
 
 
+def _topics(stats: ConsumeStats) -> set[str]:
+    return {queue.topic for queue in stats.offsets}
+
+
 def _wanted(
     queues: Sequence[MessageQueue], queue: MessageQueue | None
 ) -> Sequence[MessageQueue]:
@@ -224,165 +238,3 @@ def _check_target(to: object) -> None:
         raise ConfigurationError(
             f"to={to!r:.80}: expected 'earliest', 'latest', a datetime, or an offset"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Reset:
-    """One reset of a group in a topic, on the brokers that have it."""
-
-    asking: Asking
-    group: str
-    topic: str
-    to: ResetTarget
-    is_whole: bool
-    members: Mapping[str, ConsumerConnections]
-    wait_s: float
-
-    async def carry_out(
-        self, name: str, address: str, planned: list[OffsetChange]
-    ) -> list[OffsetChange] | PymqError:
-        """Do what is planned for one broker; return what was changed, or why it was not."""
-        changes = [one for one in planned if one.queue.broker_name == name]
-        online = [one for one in self.members.values() if one.connections]
-        is_subscribed = any(self.topic in one.subscriptions for one in online)
-        here = self.members.get(name, _NOBODY)
-        # Members that were assigned their queues do not say which.
-        is_assigned = bool(here.connections) and not here.subscriptions
-        try:
-            if not (is_subscribed or is_assigned):
-                await self._commit_each(address, changes)
-            elif await self._is_server_side(address):
-                await self._each(address, changes, self._reset_queue)
-            elif is_subscribed:
-                return await self._tell_members(address, changes)
-            else:
-                raise ConfigurationError(
-                    f"group {self.group!r} has members that were assigned their queues, and "
-                    f"{address} cannot tell them where to go on: stop them and try again"
-                )
-        except PymqError as error:
-            return error
-        return changes
-
-    async def _commit_each(self, address: str, changes: list[OffsetChange]) -> None:
-        """Commit, and see that it counts.
-
-        As long as no member has heard of an earlier reset, brokers accept commits and ignore them.
-
-        Raises:
-            CommitFailed: a queue is elsewhere, and the broker makes no resets.
-        """
-        await self._each(address, changes, self._commit)
-        found = await asyncio.gather(*(self._committed(address, one) for one in changes))
-        ignored = [(one, at) for one, at in zip(changes, found, strict=True) if at != one.after]
-        if ignored and await self._is_server_side(address):
-            await self._each(address, [one for one, _ in ignored], self._reset_queue)
-        elif elsewhere := [(one, at) for one, at in ignored if not _has_moved(one, at)]:
-            queues = ", ".join(
-                f"queue {one.queue.queue_id} is at {at}, not at {one.after}"
-                for one, at in elsewhere
-            )
-            raise CommitFailed(
-                f"{address} accepted the commits of group {self.group!r} in topic {self.topic!r}, "
-                f"and {queues}: does a member commit, or has none heard of an earlier reset? Have "
-                "one read these queues, stop it, and reset the group again"
-            )
-
-    async def _is_server_side(self, address: str) -> bool:
-        text = await self.asking.one(address, operations.broker_config())
-        return _SERVER_SIDE in (line.strip() for line in text.splitlines())
-
-    async def _each(
-        self,
-        address: str,
-        changes: list[OffsetChange],
-        make: Callable[[OffsetChange], operations.Operation[Any]],
-    ) -> None:
-        """Change each queue; an error says of which queues it is known that they were changed."""
-        answers = await asyncio.gather(
-            *(self._answer(address, make(change)) for change in changes)
-        )
-        failed = [error for error in answers if error is not None]
-        if not failed:
-            return
-        done = [
-            str(change.queue.queue_id)
-            for change, error in zip(changes, answers, strict=True)
-            if error is None
-        ]
-        error = failed[0].retold(f"{failed[0]}; queues done: {', '.join(done) or 'none'}")
-        error.outcome_known = not done and all(one.outcome_known for one in failed)
-        raise error
-
-    async def _answer(
-        self, address: str, operation: operations.Operation[Any]
-    ) -> PymqError | None:
-        try:
-            await self.asking.one(address, operation)
-        except PymqError as error:
-            return error
-        return None
-
-    def _commit(self, change: OffsetChange) -> operations.Operation[None]:
-        return operations.update_offset(self.group, change.queue, change.after)
-
-    def _reset_queue(self, change: OffsetChange) -> operations.Operation[dict[MessageQueue, int]]:
-        return operations.reset_queue(self.group, change.queue, change.after)
-
-    async def _tell_members(
-        self, address: str, changes: list[OffsetChange]
-    ) -> list[OffsetChange]:
-        if not self.is_whole or isinstance(self.to, int):
-            raise ConfigurationError(
-                f"group {self.group!r} has members in topic {self.topic!r}, and {address} can only "
-                "set them to a time in the whole topic: stop them and try again, or reset to "
-                "earliest, latest or a time, without a queue"
-            )
-        if is_moment(self.to):
-            to_ms = moment_ms("to", self.to)
-        else:
-            to_ms = 0 if self.to == "earliest" else -1
-        told = await self.asking.one(
-            address, operations.reset_members(self.group, self.topic, to_ms)
-        )
-        changes = [
-            OffsetChange(
-                one.queue, one.before, told.get(one.queue, one.after), one.first, one.end
-            )
-            for one in changes
-        ]
-        await self._wait_committed(address, changes)
-        return changes
-
-    async def _wait_committed(self, address: str, changes: list[OffsetChange]) -> None:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self.wait_s
-        waiting = [one for one in changes if one.before != one.after]
-        while waiting:
-            now = await asyncio.gather(*(self._committed(address, one) for one in waiting))
-            waiting = [
-                one for one, at in zip(waiting, now, strict=True) if not _has_moved(one, at)
-            ]
-            if waiting and loop.time() > deadline_s:
-                queues = ", ".join(str(one.queue.queue_id) for one in waiting)
-                raise RequestTimeout(
-                    f"{address} told the members of group {self.group!r} to go on elsewhere in "
-                    f"topic {self.topic!r}, and in queues {queues} they have not committed that "
-                    f"after {self.wait_s:g} s: stop them, and reset the group again"
-                )
-            if waiting:
-                await asyncio.sleep(_POLL_S)
-
-    async def _committed(self, address: str, change: OffsetChange) -> int | None:
-        operation = operations.query_offset(self.group, change.queue, zero_if_new=False)
-        return await self.asking.one(address, operation)
-
-
-def _has_moved(change: OffsetChange, committed: int | None) -> bool:
-    """Has the group been at the new place? It may be further already."""
-    if committed is None:
-        return False
-    before = change.first if change.before is None else change.before
-    if change.after >= before:
-        return committed >= change.after
-    return committed < before

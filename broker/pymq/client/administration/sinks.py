@@ -24,7 +24,8 @@ class Sinks:
             PymqError: a broker could not be asked.
         """
         found: list[tuple[str, SinkRow]] = []
-        for name, address in (await self._asking.masters()).items():
+        # Slaves of pymq refuse, and say so; those of others have no sinks.
+        for name, address in (await self._asking.readers()).items():
             try:
                 found += [(name, row) for row in await self._rows(name, address, sink)]
             except RequestNotSupported:

@@ -1,11 +1,12 @@
 """Topics: their settings live in each broker, their routes in the name servers."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pymq.client import operations
-from pymq.client.administration.asking import Asking
+from pymq.client.administration.asking import Asking, readers
 from pymq.client.checks import check_count
 from pymq.client.cluster.routes import QUEUE_COUNT_MAX, Route
 from pymq.errors import (
@@ -28,6 +29,8 @@ from pymq.protocol.names import (
     retry_topic,
 )
 
+_log = logging.getLogger(__name__)
+
 #: A topic just created is known to all name servers after this, or something is wrong.
 ROUTE_WAIT_S = 15.0
 _POLL_S = 0.05
@@ -49,8 +52,8 @@ class Topics:
         Raises:
             ConnectionFailed: no name server answers.
         """
-        names = await self._asking.name_servers(operations.topic_list)
-        found = sorted(set(names))
+        answers = await self._asking.name_servers(operations.topic_list)
+        found = sorted({name for names in answers for name in names})
         if with_system:
             return found
         info = await self._asking.cluster()
@@ -76,16 +79,15 @@ class Topics:
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not, or refused.
         """
-        masters = (await self.route(topic)).masters()
-        found = await self._configs(topic, masters)
+        found = await self._configs(topic, readers((await self.route(topic)).addresses))
         what = operations.topic_config(topic).description
         return self._asking.complete(what, found)
 
     async def _configs(
-        self, topic: str, masters: Mapping[str, str]
+        self, topic: str, brokers: Mapping[str, str | PymqError]
     ) -> dict[str, TopicConfig | PymqError]:
-        found = await self._asking.answers(masters, lambda: operations.topic_config(topic))
-        old = {n: masters[n] for n, one in found.items() if isinstance(one, RequestNotSupported)}
+        found = await self._asking.answers(brokers, lambda: operations.topic_config(topic))
+        old = {n: brokers[n] for n, one in found.items() if isinstance(one, RequestNotSupported)}
         for name, table in (await self._asking.answers(old, operations.topic_table)).items():
             if isinstance(table, PymqError):
                 found[name] = table
@@ -104,11 +106,11 @@ class Topics:
         order: bool = False,
         attributes: dict[str, str] | None = None,
         cluster: str | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Create a topic on every master, or set all its settings; returns when its route is known.
 
-        A master that is down is not asked, as name servers do not know it; repeat it when it is
-        back.
+        A broker that is down with its slaves is not asked, as name servers do not know it; repeat
+        it when it is back.
 
         Args:
             topic: its name.
@@ -117,6 +119,9 @@ class Topics:
             order: messages are expected in order.
             attributes: 5.x settings such as ``message.type``; 4.9 ignores them.
             cluster: only on the masters of this cluster.
+
+        Returns:
+            The names of these masters.
 
         Raises:
             LocalProtocolError: the name is illegal.
@@ -134,9 +139,10 @@ class Topics:
             order=order,
             attributes=attributes or {},
         )
-        masters = await self._asking.masters(cluster)
+        masters = await self._asking.changers(cluster)
         await self._asking.every(masters, lambda: operations.update_topic(config))
         await self._wait_route(topic, lambda brokers: brokers >= masters.keys())
+        return list(masters)
 
     async def update(
         self,
@@ -159,25 +165,28 @@ class Topics:
             cluster: only on the masters of this cluster.
 
         Returns:
-            The settings as the masters have them then, by name, those of other clusters, too.
+            The settings as these masters have them then, by name.
 
         Raises:
             ConfigurationError: there is no such cluster.
             RouteNotFound: there is no such topic, or not in ``cluster``.
-            BrokersFailed: some masters did not do it; the others have.
+            BrokersFailed: some masters did not do it; the others have. Or all have, as a note
+                says, and some do not tell their settings.
             PymqError: the only master did not.
         """
         if queue_count is not None:
             check_count(f"topic {topic!r}: queue_count", queue_count, 1, QUEUE_COUNT_MAX)
         if perm is not None:
             _check_perm(topic, perm)
-        masters = (await self.route(topic)).masters()
-        if cluster is not None:
-            masters = {n: masters[n] for n in await self._asking.masters(cluster) if n in masters}
-            if not masters:
-                raise RouteNotFound(f"cluster {cluster!r} has no topic {topic!r}")
+        # In a route a slave may stand in the place of a master that it acts for.
+        names = (await self.route(topic)).addresses
+        changers = await self._asking.changers(cluster)
+        masters = {name: at for name, at in changers.items() if name in names}
+        if not masters:
+            where = "the cluster" if cluster is None else f"cluster {cluster!r}"
+            raise RouteNotFound(f"{where} has no topic {topic!r}")
         before = await self._configs(topic, masters)
-        found: dict[str, object] = dict(before)
+        found = {name: _not_done(one) for name, one in before.items()}
         changed = {
             name: replace(
                 config,
@@ -198,13 +207,20 @@ class Topics:
             done = await self._asking.answers({name: masters[name]}, make)
             found[name] = done[name]
         self._asking.complete(f"to change topic {topic!r}", found)
-        return await self.config(topic)
+        try:
+            what = operations.topic_config(topic).description
+            return self._asking.complete(what, await self._configs(topic, masters))
+        except PymqError as error:
+            error.add_note(f"topic {topic!r} is changed on {', '.join(masters)}")
+            raise
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic: on every master, then its route on every name server.
 
         Its messages go when their log files do. A topic that does not exist is not an error. A
-        master that is down is not asked, as name servers do not know it: it brings the topic back.
+        broker that is down with its slaves is not asked, as name servers do not know it: it brings
+        the topic back. A name server that cannot be reached is warned of in the log: if it is down
+        it forgets by itself.
 
         Args:
             topic: its name.
@@ -218,7 +234,7 @@ class Topics:
             PymqError: the only master, or the only name server, did not.
         """
         check_topic(topic)
-        masters = await self._asking.masters(cluster)
+        masters = await self._asking.changers(cluster)
         await self._asking.every(masters, lambda: operations.delete_topic(topic))
         servers = self._asking.pool.name_servers
         answers: dict[str, PymqError | None] = {}
@@ -226,10 +242,17 @@ class Topics:
             try:
                 await self._forget_route(address, topic, cluster)
                 answers[address] = None
-            except ConnectionFailed:
-                # Name servers keep nothing: one that is down forgets by itself.
+            except ConnectionFailed as error:
                 if len(servers) == 1:
                     raise
+                # Name servers keep nothing: one that is down forgets by itself.
+                _log.warning(
+                    "name server %s could not be told that topic %r is deleted (%s): if it runs, "
+                    "it keeps the route; delete the topic again when it can be reached",
+                    address,
+                    topic,
+                    error,
+                )
             except PymqError as error:
                 answers[address] = error
         self._asking.complete(f"to forget the route of topic {topic!r}", answers)
@@ -254,8 +277,8 @@ class Topics:
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
-        masters = (await self.route(topic)).masters()
-        answers = await self._asking.every(masters, lambda: operations.topic_stats(topic))
+        brokers = readers((await self.route(topic)).addresses)
+        answers = await self._asking.every(brokers, lambda: operations.topic_stats(topic))
         found: dict[MessageQueue, TopicOffset] = {}
         for answer in answers.values():
             found |= answer.offsets
@@ -269,8 +292,8 @@ class Topics:
             BrokersFailed: some masters did not answer.
             PymqError: the only master did not.
         """
-        masters = (await self.route(topic)).masters()
-        answers = await self._asking.every(masters, lambda: operations.groups_of_topic(topic))
+        brokers = readers((await self.route(topic)).addresses)
+        answers = await self._asking.every(brokers, lambda: operations.groups_of_topic(topic))
         return sorted({group for groups in answers.values() for group in groups})
 
     async def _wait_route(self, topic: str, is_complete: Callable[[set[str]], bool]) -> None:
@@ -294,6 +317,15 @@ class Topics:
                         "namesrvAddr?"
                     )
                 await asyncio.sleep(_POLL_S)
+
+
+def _not_done(before: TopicConfig | PymqError) -> object:
+    """Return what is known of a change before it is asked for: if it fails here, it never is."""
+    if isinstance(before, TopicConfig):
+        return before
+    error = before.retold(str(before))
+    error.outcome_known = True  # that of the question is of no interest
+    return error
 
 
 def _check_perm(topic: str, perm: object) -> None:

@@ -74,7 +74,8 @@ class ClientConfig:
             they are looked up.
         network: where brokers are reached, and who we say we are.
         producer_group: the group sends are made in.
-        timeout_s: for the answer to one request.
+        timeout_s: for the answer to one request, from a peer that does nothing meanwhile. While it
+            takes a large request, or a large answer comes in, that may take many times as long.
         connect_timeout_s: for a connection to be made; ``None``: ``timeout_s``, but at most
             ``CONNECT_TIMEOUT_S``.
         read_deadline_s: reads are tried again until this has passed without any progress.

@@ -1,5 +1,6 @@
-"""Several name servers that know nothing of each other: any of them answers for all."""
+"""Several name servers that know nothing of each other: any answers for all, or all are asked."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -25,6 +26,11 @@ from pymq.net.threads import in_thread
 from pymq.protocol.names import DEFAULT_TOPIC
 
 _log = logging.getLogger(__name__)
+
+#: Who has cost us this is waited for again after ``SILENT_S`` only: otherwise each question to all
+#: would take so long.
+_SLOW_S = 1.0
+SILENT_S = 30.0
 
 T = TypeVar("T")
 
@@ -63,6 +69,7 @@ class NameServers:
         self._unit_name = unit_name
         self.addresses = tuple(name_servers) if self._url is None else ()
         self._first = 0
+        self._silent_until_s: dict[str, float] = {}
         self._troubles = SaidOnce(_log)
 
     @property
@@ -111,6 +118,7 @@ class NameServers:
     async def _probe(self, address: str, failures: NameServerFailures) -> AsyncChannel | None:
         """Return the connection to an address if a name server answers there."""
         connections = self._connections
+        began_s = _now_s()
         try:
             channel = await connections.channel(address)
             await connections.ask(channel, operations.route(DEFAULT_TOPIC))
@@ -119,7 +127,7 @@ class NameServers:
         except BrokerError:
             return channel  # Whatever else it says, it knows what a route is.
         except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
-            self._give_up_silent(address, error)
+            self._failed(address, error, began_s)
             failures.add(error)
             return None
         return channel
@@ -131,8 +139,10 @@ class NameServers:
             return not_a_name_server(channel.address, is_broker=False)
         return not_a_name_server(channel.address, is_broker=True)
 
-    def _give_up_silent(self, address: str, error: PymqError) -> None:
-        """Give up a connection that fell silent."""
+    def _failed(self, address: str, error: PymqError, began_s: float) -> None:
+        """Give up a connection that fell silent, and remember who took long to say nothing."""
+        if not isinstance(error, BrokerError) and _now_s() - began_s >= _SLOW_S:
+            self._silent_until_s[address] = _now_s() + SILENT_S
         if isinstance(error, RequestTimeout) and (
             silent := self._connections.open_channel(address)
         ):
@@ -156,15 +166,57 @@ class NameServers:
             BrokerError, ConnectionFailed: see ``NameServerFailures.error``.
             ClientClosed: we are closed.
         """
-        connections = self._connections
         failures = NameServerFailures(self.addresses)
         for index, address in self._in_turn():
-            try:
-                answer = await connections.ask(await connections.channel(address), ask())
-            except (BrokerError, ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
-                self._give_up_silent(address, error)
-                failures.add(error)
-            else:
+            answer = await self._answer(address, ask())
+            if not isinstance(answer, PymqError):
                 self._first = index
                 return answer
+            failures.add(answer)
         raise failures.error()
+
+    async def ask_all(self, ask: Callable[[], Operation[T]]) -> list[T]:
+        """Return the answers of all name servers that give one; they are asked together.
+
+        One that was silent is passed over for ``SILENT_S``, unless no other one has an answer.
+
+        Args:
+            ask: see ``ask``.
+
+        Returns:
+            At least one; first that of the name server that ``ask`` would believe.
+
+        Raises:
+            BrokerError, ConnectionFailed: see ``NameServerFailures.error``.
+            ClientClosed: we are closed.
+        """
+        failures = NameServerFailures(self.addresses)
+        turn = [address for _, address in self._in_turn()]
+        silent = [one for one in turn if self._silent_until_s.get(one, 0.0) > _now_s()]
+        found: dict[str, T] = {}
+
+        async def hear(address: str) -> None:
+            answer = await self._answer(address, ask())
+            if isinstance(answer, PymqError):
+                failures.add(answer)
+            else:
+                found[address] = answer
+
+        for those in ([one for one in turn if one not in silent], silent):
+            await asyncio.gather(*map(hear, those))
+            if found:
+                return [found[one] for one in turn if one in found]
+        raise failures.error()
+
+    async def _answer(self, address: str, operation: Operation[T]) -> T | PymqError:
+        connections = self._connections
+        began_s = _now_s()
+        try:
+            return await connections.ask(await connections.channel(address), operation)
+        except (BrokerError, ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
+            self._failed(address, error, began_s)
+            return error
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

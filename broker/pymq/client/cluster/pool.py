@@ -373,16 +373,16 @@ class ClientPool:
         result = operation.result(answer, peer=channel.address)
         return result if self._names is None else self._names.result(result)
 
-    async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> T:
-        """Return the answer of the first name server that gives one.
+    async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> list[T]:
+        """Return the answers of all name servers that give one, at least one.
 
         Args:
             make: makes the operation, for each name server another one.
 
         Raises:
-            BrokerError, ConnectionFailed: see ``NameServers.ask``.
+            BrokerError, ConnectionFailed: see ``NameServers.ask_all``.
         """
-        return await self._name_servers.ask(make)
+        return await self._name_servers.ask_all(make)
 
     # --- periodic duties
 

@@ -237,10 +237,10 @@ class Consumer(QueueControl):
     async def close(self) -> None:
         """Pull no more, let handlers finish, commit, leave the group. Idempotent.
 
-        Handlers that are not done within ``close_timeout_s`` are cancelled, if they are coroutine
-        functions; their messages are delivered again, to another member. What handlers sent back
-        is waited for as long. Each queue's commit is answered, or the log says that it is not.
-        What was only pulled is left to other members. Who closes it meanwhile, too, waits for that.
+        Coroutines that are late (``close_timeout_s``) are cancelled; their messages are delivered
+        again, to another member. What handlers sent back is waited for as long. Each queue's
+        commit is answered, or the log says that it is not; one that is cancelled waits for none.
+        What was only pulled is left to other members. Who closes it meanwhile waits for that, too.
         """
         if self._parts.is_closing or not self._pool.is_open:
             await self._pool.closing.wait_ended()
@@ -253,6 +253,8 @@ class Consumer(QueueControl):
             try:
                 await self._finish(self._config.close_timeout_s)
             finally:
+                self._thread_inbox.settle()
+                self._parts.held.close_nowait()
                 await self._pool.close()
                 self._say_left()
 

@@ -20,6 +20,7 @@ from pymq.client.consuming.workers import Calls
 from pymq.client.group.retry import visible_topic
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
+from pymq.net.tasks import calling, is_cancelled
 from pymq.net.threads import in_thread
 from pymq.protocol.client_bodies import DirectResult
 from pymq.protocol.codes import ResponseCode
@@ -113,13 +114,13 @@ class DirectCalls:
         alone = _Alone(message)
         error: BaseException | None = None
         try:
-            result = await (_called if is_async(calls.handler) else _called_in_thread)(
-                calls, message
-            )
+            with calling():  # It may close the consumer, which waits for this task otherwise.
+                result = await (_called if is_async(calls.handler) else _called_in_thread)(
+                    calls, message
+                )
             calls.check_result(result)
         except (Exception, asyncio.CancelledError) as failure:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise  # the consumer is closed
             error = failure
         outcome = alone.end(RETURNED if error is None else RAISED)

@@ -84,7 +84,8 @@ class LocalOffsets:
         """Return the offset of a queue.
 
         Raises:
-            ConfigurationError: neither the file nor the copy of the one before can be read.
+            ConfigurationError: neither the file nor the copy of the one before can be read, or
+                their directory cannot.
         """
         async with self._working:
             if self._table is not None:
@@ -106,7 +107,7 @@ class LocalOffsets:
         """Write what has changed.
 
         Raises:
-            ConfigurationError: the file cannot be written; it is as it was before.
+            ConfigurationError: the file cannot be found or written; it is as it was before.
         """
         async with self._working:
             if not self._is_changed or self._table is None:
@@ -224,15 +225,27 @@ def find_file(root: Path, client_id: str, group: str, name_servers: Sequence[str
         client_id: of the member.
         group: of the member, as it is called on the brokers.
         name_servers: ``host:port`` of each.
+
+    Raises:
+        ConfigurationError: the root cannot be looked into.
     """
     name = client_id.partition("@")[2]
     ids = (client_id, *(f"{address}@{name}" for address in own_addresses(name_servers)))
-    path = max((root / one / group / FILE_NAME for one in ids), key=_written_ns)
-    if _written_ns(path):
+    paths = [root / one / group / FILE_NAME for one in ids]
+    times = {path: time_ns for path in paths if (time_ns := _written_ns(path)) is not None}
+    if times:
+        path = max(times, key=times.__getitem__)
         if path.parts[-3] != client_id:
             _log.info("client %s goes on where local offset file %s says", client_id, path)
         return path
-    others = [one.parts[-3] for one in root.glob(f"*@{glob.escape(f'{name}/{group}/{FILE_NAME}')}")]
+    pattern = f"*@{glob.escape(f'{name}/{group}/{FILE_NAME}')}"
+    try:
+        others = [path.parts[-3] for path in root.glob(pattern)]
+    except OSError as error:
+        raise ConfigurationError(
+            f"local offset files cannot be looked for in {root} ({error}): let the process read "
+            "and write there, or give another local_offsets_dir"
+        ) from error
     if others:
         named = ", ".join(sorted(others)[:_NAMED_COUNT]) + ", ..." * (len(others) > _NAMED_COUNT)
         _log.warning(
@@ -243,9 +256,9 @@ def find_file(root: Path, client_id: str, group: str, name_servers: Sequence[str
             group,
             root,
             named,
-            path.parts[-3],
+            client_id,
         )
-    return path
+    return paths[0]
 
 
 def _load(path: Path) -> tuple[dict[MessageQueue, int], tuple[int, int] | None]:
@@ -254,7 +267,10 @@ def _load(path: Path) -> tuple[dict[MessageQueue, int], tuple[int, int] | None]:
     Raises:
         ConfigurationError: what is there cannot be read.
     """
-    stamp = _stamp(path)
+    try:
+        stamp = _stamp(path)
+    except OSError:  # The file cannot be read, either.
+        stamp = None
     failures = []
     for candidate in (path, _backup(path)):
         try:
@@ -268,8 +284,8 @@ def _load(path: Path) -> tuple[dict[MessageQueue, int], tuple[int, int] | None]:
             _log.warning("local offset file %s cannot be read: %s", candidate, error)
     if failures:
         raise ConfigurationError(
-            f"no local offset file can be read ({'; '.join(failures)}); mend it, or delete it to "
-            "begin where from_where says"
+            f"no local offset file can be read ({'; '.join(failures)}); mend it, delete it to "
+            "begin where from_where says, or give another local_offsets_dir"
         )
     return {}, stamp
 
@@ -296,14 +312,14 @@ def _write(path: Path, text: bytes) -> None:
     new.replace(path)
 
 
-def _written_ns(path: Path) -> int:
-    """Return when a file, or else its copy of the one before, was written; 0: there is none."""
+def _written_ns(path: Path) -> int | None:
+    """Return when a file, or else its copy of the one before, was written; ``None``: never."""
     for one in (path, _backup(path)):
         try:
             return one.stat().st_mtime_ns
         except OSError:  # what is wrong is said by whoever reads it
             continue
-    return 0
+    return None
 
 
 def _backup(path: Path) -> Path:

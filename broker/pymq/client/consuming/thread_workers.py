@@ -30,6 +30,9 @@ class ThreadWorkers(Workers):
         calls: what to call.
         concurrency: number of threads.
         group: its name, for names of threads.
+
+    Raises:
+        RuntimeError: the system allows no more threads.
     """
 
     def __init__(
@@ -45,13 +48,17 @@ class ThreadWorkers(Workers):
         #: Threads that wait for messages, each with its own.
         self._waiting: set[concurrent.futures.Future[bool]] = set()
         self._workers = [self._loop.create_future() for _ in range(concurrency)]
-        for number, ended in enumerate(self._workers):
-            threading.Thread(
-                target=contextvars.copy_context().run,
-                args=(self._work, ended),
-                name=f"pymq {group} {number}",
-                daemon=True,
-            ).start()
+        try:
+            for number, ended in enumerate(self._workers):
+                threading.Thread(
+                    target=contextvars.copy_context().run,
+                    args=(self._work, ended),
+                    name=f"pymq {group} {number}",
+                    daemon=True,
+                ).start()
+        except BaseException:
+            self.stop()  # those that were started, of which nobody would know
+            raise
 
     def _are_idle(self) -> bool:
         return len(self._waiting) == sum(not worker.done() for worker in self._workers)

@@ -7,7 +7,7 @@ threads (``thread_workers``), so that one that blocks keeps nothing else waiting
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from pymq.client.consuming.consume_hooks import ConsumeObserver, Consumption
@@ -15,9 +15,14 @@ from pymq.client.consuming.handler import check_result, name_of
 from pymq.client.consuming.outcomes import Outcomes
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import begin_call, is_cancelled, those_who_wait
 from pymq.protocol.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
+
+#: How long a close waits for the handler that has begun it in a task of its own: it may be waiting
+#: for that task, or have more to do.
+CALLER_S = 1.0
 
 #: Of a message or, with a batch size, of a list of messages; may return something to await.
 Handler = Callable[[Any], object]
@@ -119,10 +124,10 @@ class Workers:
             raise self._failure
 
     async def _wait_ended(
-        self, timeout_s: float, closer: asyncio.Task[Any] | None = None
+        self, timeout_s: float, but: Collection[asyncio.Task[Any] | None] = ()
     ) -> set[asyncio.Future[None]]:
-        """Wait for the handlers at work; return those of workers that are late."""
-        running = [one for one in self._workers if not one.done() and one is not closer]
+        """Wait for the handlers at work, but some; return those of workers that are late."""
+        running = [one for one in self._workers if not one.done() and one not in but]
         if not running:
             return set()
         _, late = await asyncio.wait(running, timeout=timeout_s)
@@ -164,12 +169,15 @@ class WorkerPool(Workers):
     async def close(self, timeout_s: float, closer: asyncio.Task[Any] | None) -> None:
         """Take no more messages and wait for the handlers at work; then cancel them.
 
+        One that has begun this would wait for itself. In a task of its own it is waited for, but
+        not long, and not cancelled: with it the task would be, for which it may be waiting.
+
         Args:
             timeout_s: how long.
-            closer: the task that closes; a handler would wait for itself.
+            closer: the task that closes.
         """
         self.stop()
-        late = await self._wait_ended(timeout_s, closer)
+        late = await self._wait_ended(timeout_s, {closer, *those_who_wait()})
         for worker in late:
             worker.cancel()
         if late:
@@ -180,6 +188,7 @@ class WorkerPool(Workers):
                 timeout_s,
             )
             await asyncio.wait(late)
+        await self._wait_ended(min(timeout_s, CALLER_S), {closer})
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -195,7 +204,7 @@ class WorkerPool(Workers):
             deliveries = self._fill(delivery)
             self._active_s = time.monotonic()
             try:
-                await self._handle(deliveries)
+                await self._handle(deliveries, task)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
@@ -218,15 +227,19 @@ class WorkerPool(Workers):
             deliveries.append(another)
         return deliveries
 
-    async def _handle(self, deliveries: list[Delivery]) -> None:
+    async def _handle(self, deliveries: list[Delivery], task: asyncio.Task[Any]) -> None:
         calls = self._calls
         seen = calls.begin(deliveries)
         try:
-            result = calls.call(deliveries, seen)
-            if isinstance(result, Awaitable):
-                result = await result
+            callers = begin_call(task)
+            try:
+                result = calls.call(deliveries, seen)
+                if isinstance(result, Awaitable):
+                    result = await result
+            finally:
+                callers.clear()
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             if seen is not None:
                 seen.after(error)
@@ -236,9 +249,3 @@ class WorkerPool(Workers):
             if seen is not None:
                 seen.after(None)
             calls.outcomes.returned(deliveries)
-
-
-def _is_cancelled() -> bool:
-    """Was the current task cancelled from outside, rather than the handler from within?"""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -353,6 +353,29 @@ class HeldQueues:
         for task in self._reading.values():
             task.cancel()
 
+    def close_nowait(self) -> None:
+        """Do what ``close`` has not done, because it was interrupted, without waiting for answers.
+
+        In order, a queue whose handler is at work stays locked: another one would work beside it.
+        """
+        readers = [*self.readers.values(), *self._leaving_readers(), *self._revoking]
+        if not readers:
+            return
+        self._commits.commit_nowait(readers)
+        queues, at_work = {reader.queue for reader in readers}, set[MessageQueue]()
+        if self.locks is not None:
+            taken = [one for one in self._inbox.in_hand if one.taken_s]
+            at_work = queues.intersection(one.process_queue.queue for one in taken)
+            self.locks.unlock_nowait(queues - at_work)
+        _log.warning(
+            "group %r: close() was interrupted: what is finished was committed without waiting for "
+            "an answer%s",
+            self._group,
+            f"; {len(at_work)} queues, whose handlers are at work, stay locked for a minute"
+            if at_work
+            else "",
+        )
+
     async def close(self) -> None:
         """Commit all queues and give them up; call ``stop`` before, and end the handlers."""
         readers = [*self.readers.values(), *self._leaving_readers()]
@@ -369,3 +392,4 @@ class HeldQueues:
         await self._commits.commit_last(readers)
         await self._unlock([reader.queue for reader in readers])
         self.readers.clear()
+        self._leaving.clear()  # of tasks that were cancelled before they had begun

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pymq.client.checks import check_count
@@ -59,12 +59,28 @@ class Delivery:
     settler: Settler | None = None
     #: Its body cannot be decompressed: no handler gets it, it only goes back to the broker.
     is_held: bool = False
-    #: What became of it; only ``Outcomes`` changes it.
-    outcome: Outcome | None = None
     #: Since when somebody has it, monotonic; 0: nobody has.
     taken_s: float = 0.0
     #: Who has it, for log messages.
     holder: str = ""
+    #: Those that were proposed for its outcome, each by one call: the first one counts.
+    _proposed: list[tuple[Outcome]] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of it; only ``Outcomes`` decides it, others may replace it."""
+        return self._proposed[0][0] if self._proposed else None
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | None) -> None:
+        self._proposed = [] if outcome is None else [(outcome,)]
+
+    def decide(self, outcome: Outcome) -> bool:
+        """Give it this outcome unless it has one; for any thread, which waits for no other."""
+        proposed, own = self._proposed, (outcome,)
+        if not proposed:
+            proposed.append(own)
+        return proposed[0] is own
 
     def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
         """Give the message its outcome. Raises what ``ReceivedMessage.ack`` does."""
@@ -227,15 +243,21 @@ class Inbox:
             delivery = self.take_nowait()
             if delivery is not None:
                 return delivery
-            taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._takers.append(taker)
-            try:
-                await taker
-            except asyncio.CancelledError:
-                if taker.done() and not taker.cancelled():
-                    self._wake_takers(1)  # It was meant for whoever can take it.
-                raise
+            await self._wait_woken()
         return None
+
+    async def _wait_woken(self) -> None:
+        """Wait until there may be something to take."""
+        taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._takers.append(taker)
+        try:
+            await taker
+        except asyncio.CancelledError:
+            if not taker.cancelled():
+                self._wake_takers(1)  # It was meant for whoever can take it.
+            elif taker in self._takers:
+                self._takers.remove(taker)
+            raise
 
     async def take_in_turn(self) -> Delivery | None:
         """``take``, after the event loop's other work if messages have kept it from that.

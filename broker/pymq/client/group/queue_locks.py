@@ -119,6 +119,16 @@ class QueueLocks:
         work = (self._unlock(broker, part) for broker, part in _by_broker(queues).items())
         await asyncio.gather(*work)
 
+    def unlock_nowait(self, queues: Collection[MessageQueue]) -> None:
+        """Give queues free without waiting for an answer, as far as there is a connection."""
+        for part in _by_broker(queues).values():
+            held = (self._locks.pop(queue, None) for queue in part)
+            channels = {lock.channel for lock in held if lock is not None}
+            operation = operations.unlock_queues(self._group, self._pool.client_id, part)
+            for channel in channels:
+                if channel.is_open:
+                    channel.send_one_way(operation.request)
+
     def forget(self, queue: MessageQueue) -> None:
         """A queue is ours no more, and its broker knows, or is away."""
         self._locks.pop(queue, None)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from pymq.errors import ConfigurationError
-from pymq.net.tasks import calling
+from pymq.net.tasks import calling, is_cancelled
 from pymq.net.threads import in_thread
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import is_retry_topic
@@ -117,7 +117,9 @@ class ListenerCalls:
                 result = method(visible)
                 if isinstance(result, Awaitable):
                     await result
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             _log.exception("group %r: %s failed for %d queues", self._group, name, len(visible))
         finally:
             slow.cancel()

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         group_config,
         group_table,
         groups_of_topic,
+        groups_with_offsets,
         running_info,
         topic_config,
         topic_stats,
@@ -105,8 +106,8 @@ else:
         "administration": (
             "broker_state clean_expired_queues consume_stats consumer_connections "
             "delete_expired_log delete_group delete_topic group_config group_table "
-            "groups_of_topic running_info topic_config topic_stats topic_table topics_of_group "
-            "update_group update_topic"
+            "groups_of_topic groups_with_offsets running_info topic_config topic_stats topic_table "
+            "topics_of_group update_group update_topic"
         ),
         "pops": "Pop acknowledge change_invisible wait_popped",
         "queries": "QUERY_COUNT_MAX query_messages view_message",
@@ -171,6 +172,7 @@ __all__ = [
     "group_config",
     "group_table",
     "groups_of_topic",
+    "groups_with_offsets",
     "heartbeat",
     "list_sinks",
     "lock_queues",

@@ -14,7 +14,8 @@ from pymq.protocol.bodies import (
     TopicTable,
 )
 from pymq.protocol.client_bodies import ConsumerRunningInfo
-from pymq.protocol.codes import RequestCode
+from pymq.protocol.codes import MQ_VERSION_GROUPS_CHECKED, RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.headers.groups import (
     ConsumerGroupRequest,
     ConsumeStatsRequest,
@@ -103,6 +104,21 @@ def group_table() -> Operation[GroupTable]:
         "the settings of all groups",
         lambda response: GroupTable.decode(response.body),
     )
+
+
+def groups_with_offsets() -> Operation[list[str] | None]:
+    """The groups that a broker takes offsets of, ``None``: of any, also one it does not have (201).
+
+    To ask for the settings of one group would create it on brokers of RocketMQ.
+    """
+
+    def read(response: Command) -> list[str] | None:
+        if response.version < MQ_VERSION_GROUPS_CHECKED:
+            return None
+        return list(GroupTable.decode(response.body).groups)
+
+    request = new_request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return Plain(request, "the names of all groups", read)
 
 
 def group_config(group: str) -> Operation[GroupConfig]:

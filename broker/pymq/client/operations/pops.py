@@ -23,6 +23,9 @@ from pymq.protocol.record import Record, decode_records
 
 #: Any queue of the topic.
 _ANY_QUEUE = -1
+#: Instead of the time: when the broker reads the request, by its own clock. One that is half a
+#: second ahead of ours would take our pops for too old, and give us nothing.
+_BORN_THERE = 0
 _NOTHING = (
     int(ResponseCode.POLLING_TIMEOUT),
     int(ResponseCode.POLLING_FULL),
@@ -45,7 +48,6 @@ class Pop(Operation[list[tuple[Record, str]]]):
         invisible_ms: int,
         subscription: Subscription,
         from_first: bool,
-        born_ms: int,
     ) -> None:
         """Prepare one pop, which does not wait for a message.
 
@@ -57,7 +59,6 @@ class Pop(Operation[list[tuple[Record, str]]]):
             invisible_ms: after that others get the messages.
             subscription: what of the topic is wanted.
             from_first: where the group begins in a queue without progress.
-            born_ms: the time.
         """
         header = PopRequest(
             consumer_group=group,
@@ -66,7 +67,7 @@ class Pop(Operation[list[tuple[Record, str]]]):
             message_count_max=count_max,
             invisible_ms=invisible_ms,
             poll_ms=0,
-            born_time=born_ms,
+            born_time=_BORN_THERE,
             init_mode=0 if from_first else 1,
             expression_type=subscription.expression_type,
             expression=subscription.expression,
@@ -175,14 +176,14 @@ def change_invisible(group: str, topic: str, handle: str, invisible_ms: int) -> 
     return Plain(request, f"another time for a message of topic {topic!r}", read)
 
 
-def wait_popped(group: str, topic: str, *, poll_ms: int, born_ms: int) -> Operation[bool]:
+def wait_popped(group: str, topic: str, *, poll_ms: int) -> Operation[bool]:
     """Wait until there is a message to pop; returns whether there is one (200054)."""
     header = NotificationRequest(
         consumer_group=group,
         topic=topic,
         queue_id=_ANY_QUEUE,
         poll_ms=poll_ms,
-        born_time=born_ms,
+        born_time=_BORN_THERE,
     )
 
     def read(response: Command) -> bool:

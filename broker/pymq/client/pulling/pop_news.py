@@ -19,7 +19,6 @@ async def wait_news(
     group: str,
     wait_s: float,
     answer_s: float,
-    now_ms: int,
 ) -> None:
     """Wait until a broker says that it has a message, or for a time.
 
@@ -29,15 +28,12 @@ async def wait_news(
         group: that pops.
         wait_s: how long.
         answer_s: how much longer an answer may take.
-        now_ms: the time.
     """
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
     asked: dict[asyncio.Future[Command], operations.Operation[bool]] = {}
     for topic, broker_name in places:
-        news = operations.wait_popped(
-            group, topic, poll_ms=max(round(wait_s * 1000), 1), born_ms=now_ms
-        )
+        news = operations.wait_popped(group, topic, poll_ms=max(round(wait_s * 1000), 1))
         try:
             channel = await open_channel(topic, broker_name)
             asked[channel.request_nowait(news.request, wait_s + answer_s)] = news

@@ -92,15 +92,12 @@ class PullBuffer(Inbox):
         return await self._wait(self._take_chunk, timeout_s)
 
     async def _wait(self, take: Callable[[], T], timeout_s: float | None) -> T | None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._is_closed:
                     if taken := take():
                         return taken
-                    taker: asyncio.Future[None] = loop.create_future()
-                    self._takers.append(taker)
-                    await taker
+                    await self._wait_woken()
         except TimeoutError:
             pass
         return None

@@ -14,6 +14,7 @@ from pymq.client.pulling.pull_buffer import PullBuffer
 from pymq.client.pulling.pulled_queue import PulledQueue
 from pymq.client.ranges import PullChunk
 from pymq.errors import CommitFailed, RemoteProtocolError
+from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.record import decode_records
 
@@ -58,8 +59,9 @@ class PullReader(QueueReader):
         self._is_divided = is_divided
         #: Is it where its program has sent it, and may not be committed yet?
         self._is_chosen = begin_at is not None
-        #: Was that committed since, without an answer, and no pull was begun after that?
-        self._is_told = False
+        #: Over which connection it pulled when that was committed, without an answer; ``None``:
+        #: it was not, or a pull was begun since.
+        self._told_over: AsyncChannel | None = None
 
     @property
     def pulled(self) -> PulledQueue | None:
@@ -117,7 +119,7 @@ class PullReader(QueueReader):
 
     def move(self, offset: int) -> None:
         """Go on from another offset; what was pulled and not polled is dropped."""
-        self._is_chosen, self._is_told = True, False
+        self._is_chosen, self._told_over = True, None
         self._go_to(offset)
 
     def _go_to(self, offset: int) -> None:
@@ -139,8 +141,9 @@ class PullReader(QueueReader):
 
     def commit_nowait(self) -> bool:
         """Commit without waiting, if need be; return whether the broker has been told all."""
-        self._is_told = super().commit_nowait()
-        return self._is_told
+        is_told = super().commit_nowait()
+        self._told_over = self._pulled_over if is_told else None
+        return is_told
 
     async def commit_offset(self, offset: int) -> None:
         """Commit an offset, and see that the broker has taken it.
@@ -177,11 +180,13 @@ class PullReader(QueueReader):
 
     async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
         # One that fails says nothing of the commit, which may have been lost with it.
-        is_told, self._is_told = self._is_told, False
+        told_over, self._told_over = self._told_over, None
         result = await super()._pull(process_queue, room)
-        # The commit was sent before the pull, and over its connection unless a slave is read. It
-        # is not of where we are if that was chosen while the pull was under way.
-        if is_told and not process_queue.dropped:
+        if told_over is not None and not told_over.is_open:
+            self.offsets.doubt()  # The commit may have been lost with it.
+        # Else it was sent before the pull, and over its connection unless a slave is read. It is
+        # not of where we are if that was chosen while the pull was under way.
+        elif told_over is not None and not process_queue.dropped:
             self._is_chosen = False
         return result
 

@@ -243,7 +243,6 @@ class SimpleConsumer:
                 group=self._group,
                 wait_s=min(left_s, NEWS_S),
                 answer_s=self._pool.timeout_s,
-                now_ms=self._clock.wall_ms(),
             )
             # A broker may have news again and again of what it does not hand out to us.
             await asyncio.sleep(min(pause_s, max(until_s - time.monotonic(), 0.0)))
@@ -342,7 +341,6 @@ class SimpleConsumer:
             invisible_ms=round(invisible_s * 1000),
             subscription=subscription,
             from_first=self._start_policy.where is ConsumeFromWhere.FIRST_OFFSET,
-            born_ms=self._clock.wall_ms(),
         )
         found: list[ReceivedMessage] = []
         dead: list[tuple[ReceivedMessage, str]] = []

@@ -87,10 +87,14 @@ class Gathering:
         self.timer: asyncio.TimerHandle | None = None
         self.busy = False
 
-    def take(self) -> Run:
-        """Return what has been gathered; nothing is left."""
+    def end_waiting(self) -> None:
+        """Wait for no other messages."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def take(self) -> Run:
+        """Return what has been gathered; nothing is left."""
+        self.end_waiting()
         run, self.run = self.run, Run()
         return run

@@ -117,7 +117,9 @@ class ProducerParts:
                     self.tracer.flush()
                     await window.wait_idle()
         except TimeoutError:
-            _log.warning("%d sends were unanswered when the producer closed", window.count)
+            gathered = sum(one.count for one in window.gathered)
+            also = f"; {gathered} messages of its Batcher had no receipt" if gathered else ""
+            _log.warning("%d sends were unanswered when the producer closed%s", window.count, also)
 
     # The pool comes first, and may call these only when it is started.
 

@@ -166,7 +166,7 @@ class SendAttempt(Generic[R]):
     ) -> None:
         """Send it; ``on_answer`` gets the outcome. Raises what ``attempt`` does."""
         until_s = self.deadline_s
-        if self.placement is None and self.MAY_REPEAT:
+        if template.has_other and self.placement is None and self.MAY_REPEAT:
             until_s -= timeout_s  # which another broker has then
         opaque = channel.register(template.description, timeout_s, on_answer, until_s=until_s)
         try:

@@ -21,9 +21,15 @@ SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 
 class SendTemplate:
-    """Makes the frames of sends to one queue."""
+    """Makes the frames of sends to one queue.
 
-    __slots__ = ("_formats", "address", "description", "queue")
+    Attributes:
+        address: the master's; ``None`` while it is away.
+        description: of a send, for error messages.
+        has_other: does the topic have a queue on another broker?
+    """
+
+    __slots__ = ("_formats", "address", "description", "has_other", "queue")
 
     def __init__(
         self,
@@ -33,11 +39,11 @@ class SendTemplate:
         group: str,
         default_topic_queue_count: int,
         namespace: str | None = None,
+        has_other: bool = False,
     ) -> None:
         self.queue = queue
-        #: The master's address; ``None`` while it is away.
         self.address = address
-        #: Of a send, for error messages.
+        self.has_other = has_other
         self.description = f"a message to topic {queue.topic!r}"
         self._formats = {
             code: _header_format(

@@ -326,6 +326,7 @@ class Sender:
     def _make_queues(self, route: Route) -> TopicQueues:
         network = self._pool.network
         masters = {name: network.send_address(at) for name, at in route.masters().items()}
+        brokers = {queue.broker_name for queue in route.write_queues}
         templates = [
             SendTemplate(
                 queue,
@@ -333,6 +334,7 @@ class Sender:
                 group=self._config.producer_group,
                 default_topic_queue_count=self._config.default_queue_count,
                 namespace=network.namespace,
+                has_other=len(brokers) > 1,
             )
             for queue in route.write_queues
         ]

@@ -32,6 +32,7 @@ from pymq.client.sending.send_maker import SendMaker
 from pymq.client.sending.send_retry import pause_s
 from pymq.client.sending.sender import Sender
 from pymq.errors import (
+    BrokerError,
     ConfigurationError,
     DurabilityUnknown,
     LocalProtocolError,
@@ -41,8 +42,9 @@ from pymq.errors import (
 )
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import calling, is_cancelled
 from pymq.net.threads import in_thread
-from pymq.protocol.codes import MessageFlag
+from pymq.protocol.codes import MessageFlag, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.transactions import CheckTransactionRequest
 from pymq.protocol.message import (
@@ -66,6 +68,15 @@ TransactionCheck: TypeAlias = Callable[
 #: Checks that may run at a time; the broker asks again about those beyond.
 CHECKS_MAX = 100
 _PREPARED = int(MessageFlag.TRANSACTION_PREPARED)
+#: So earlier brokers of pymq answer an end that is stored, and answer it with SUCCESS the next
+#: time; so slaves of RocketMQ's answer one that they refuse. (Its masters never do.)
+_STORED_OR_NOT = frozenset(
+    (
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    )
+)
 
 
 @dataclass(slots=True)
@@ -179,10 +190,14 @@ class Transactions:
             self._open.pop(send.message_id, None)
             raise
         if receipt.durability_unknown:
-            await self.end(receipt, TransactionStatus.ROLLBACK)
+            end = "its transaction was rolled back before it began"
+            try:
+                await self.end(receipt, TransactionStatus.ROLLBACK)
+            except PymqError as error:
+                end = str(error)
             raise DurabilityUnknown(
                 f"the half message to topic {message.topic!r} was stored with {receipt.status}, "
-                "and its transaction was rolled back before it began"
+                f"and {end}"
             )
         return receipt
 
@@ -203,7 +218,7 @@ class Transactions:
         _, physical = parse_offset_message_id(receipt.offset_message_id)
         loop, config = self._pool.loop, self._config
         deadline_s = loop.time() + config.deadline_s
-        failures = 0
+        failures, is_doubtful = 0, False
         while True:
             operation = end_transaction(
                 status,
@@ -223,12 +238,18 @@ class Transactions:
                 failures += 1
                 wait_s = pause_s(failures, has_other=False)
                 is_late = loop.time() + wait_s >= deadline_s
+                may_repeat = error.retriable and error.outcome_known
+                if isinstance(error, BrokerError) and error.code in _STORED_OR_NOT:
+                    may_repeat = is_doubtful = True
                 # A second commit would be a second message at brokers of RocketMQ.
-                if is_late or not (error.retriable and error.outcome_known):
-                    raise error.retold(
+                if is_late or not may_repeat:
+                    told = error.retold(
                         f"{error}; if the broker did not hear it, it asks what became of the "
                         "transaction (check_transaction)"
-                    ) from error
+                    )
+                    told.outcome_known = error.outcome_known and not is_doubtful
+                    raise told from error
+                self._pool.routes.doubt(receipt.queue.topic)  # there may be another master
             await asyncio.sleep(wait_s)
 
     def forget(self, receipt: SendReceipt) -> None:
@@ -309,16 +330,19 @@ class Transactions:
         assert self._check is not None
         status = TransactionStatus.UNKNOWN
         try:
-            if inspect.iscoroutinefunction(self._check):
-                found: object = await self._check(message)
-            else:
-                found = await in_thread("pymq check", self._check, message)
-                if inspect.isawaitable(found):
-                    found = await found
+            with calling():  # It may close the producer, which waits for this task otherwise.
+                if inspect.iscoroutinefunction(self._check):
+                    found: object = await self._check(message)
+                else:
+                    found = await in_thread("pymq check", self._check, message)
+                    if inspect.isawaitable(found):
+                        found = await found
             if not isinstance(found, TransactionStatus):
                 raise TypeError(f"it returned {found!r:.80}, expected a TransactionStatus")
             status = found
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             _log.warning(
                 "check_transaction failed for message %s of topic %r, which counts as UNKNOWN: the "
                 "broker asks again",

@@ -239,13 +239,13 @@ class BatchPipeline:
         request.opaque = channel.send(request.send.request, self._pool.deadline_s())
 
     def _finish_oldest(self) -> None:
-        request = self._in_flight[0]
-        # Over a slow network the answers to what was sent before take their time.
-        deadline_s = max(request.sent_s, request.channel.heard_s) + self._pool.config.timeout_s
+        request, timeout_s = self._in_flight[0], self._pool.config.timeout_s
+        # Over a slow network writing takes its time, and so do the answers to what was before.
+        deadline_s = max(request.channel.written_s, request.channel.heard_s) + timeout_s
         try:
             response = request.channel.receive(request.opaque, deadline_s)
         except RequestTimeout as error:
-            timeout = timed_out(request.channel.peer, request.send, self._pool.config.timeout_s)
+            timeout = timed_out(request.channel.peer, request.send, timeout_s, request.sent_s)
             timeout.__cause__ = error
             self._lost(request, timeout)
         except ConnectionFailed as error:

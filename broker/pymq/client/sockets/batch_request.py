@@ -31,7 +31,8 @@ class BatchRequest:
         unsecured: copies that are stored and not secured.
         unknown: why an attempt may have stored it.
         denied: brokers that have no permission for it.
-        queue, send, channel, opaque, sent_s: of the last attempt.
+        queue, send, channel, opaque: of the last attempt.
+        sent_s: when the last attempt began, on the monotonic clock.
     """
 
     number: int

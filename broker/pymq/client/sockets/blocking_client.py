@@ -77,7 +77,7 @@ class BlockingClient:
             name_servers: ``host:port``, one or more; a string may hold several, separated by
                 ``;`` or ``,``; or the URL at which they are looked up. ``None``: what
                 ``NAMESRV_ADDR`` says.
-            timeout_s: for each answer.
+            timeout_s: for each answer, from a peer that does nothing meanwhile.
             read_deadline_s: how long reads are tried again without any progress.
             send_retries: how often a failed send is tried again, see the module's docstring.
             producer_group: the group sends are made in.

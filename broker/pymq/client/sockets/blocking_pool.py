@@ -258,11 +258,12 @@ class BlockingPool:
         """
         channel = self.channel(address, hint)
         wait_s = self.config.timeout_s if timeout_s is None else timeout_s
+        asked_s = time.monotonic()
         try:
             with self.alone():  # Ctrl-C may come between an acquire() and the next statement.
                 response = channel.request(operation.request, wait_s)
         except RequestTimeout as error:
-            raise timed_out(address, operation, wait_s) from error
+            raise timed_out(address, operation, wait_s, asked_s) from error
         return operation.result(response, peer=address)
 
     def alone(self) -> threading.Lock:
@@ -383,9 +384,12 @@ class BlockingPool:
         return Backoff(self.config, self.routes, self._closed)
 
 
-def timed_out(peer: str, operation: Operation[T], timeout_s: float) -> RequestTimeout:
-    """Return the error of a request that nobody answered."""
+def timed_out(
+    peer: str, operation: Operation[T], timeout_s: float, asked_s: float
+) -> RequestTimeout:
+    """Return the error of a request that nobody answered since ``asked_s``."""
+    waited_s = max(timeout_s, round(time.monotonic() - asked_s))  # more on a slow link
     return RequestTimeout(
-        f"{peer} did not answer {operation.description} within {timeout_s:g} s; whether it was "
+        f"{peer} did not answer {operation.description} within {waited_s:g} s; whether it was "
         "done is unknown"
     )

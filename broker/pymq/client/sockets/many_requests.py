@@ -98,7 +98,7 @@ def _ask_some(
             except (ClientClosed, ClientMisplaced):
                 raise  # That is not about one of them.
             except RequestTimeout:
-                silent[address] = timed_out(address, operation, timeout_s)
+                silent[address] = timed_out(address, operation, timeout_s, deadline_s - timeout_s)
                 found.append(silent[address])
             except PymqError as error:
                 if isinstance(error, ConnectionFailed):

@@ -5,6 +5,7 @@ go: to the queue's master, or to the replica that the last answer suggested (``r
 replica need not have all that its master has: what it fails at, the master is asked for.
 """
 
+import time
 from collections.abc import Callable, Iterator
 
 from pymq.client.cluster.routes import MASTER_ID
@@ -96,12 +97,13 @@ def read_range(
 
 def _receive(pool: BlockingPool, source: ReadSource, span: Span) -> PullResult:
     assert span.opaque is not None and span.operation is not None
-    channel = source.channel
+    channel, asked_s = source.channel, time.monotonic()
     try:
         with pool.alone():
             response = channel.receive(span.opaque, pool.deadline_s())
     except RequestTimeout as error:
-        raise timed_out(channel.peer, span.operation, pool.config.timeout_s) from error
+        timeout_s = pool.config.timeout_s
+        raise timed_out(channel.peer, span.operation, timeout_s, asked_s) from error
     return span.operation.result(response, peer=channel.peer)
 
 

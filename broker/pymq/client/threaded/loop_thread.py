@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import sys
 import threading
@@ -40,6 +41,8 @@ class LoopThread:
         self.process = Process()
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
+        #: What has ended it, other than ``close``.
+        self.failure: BaseException | None = None
         #: Who closes the client in it, and then the thread.
         self.closer: threading.Thread | None = None
         # What began before the end is cancelled. Reentrant: close() may come from a signal.
@@ -64,15 +67,37 @@ class LoopThread:
         if self._is_green:
             return
         asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
+        with contextlib.closing(self._loop):
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # sys.exit(), of which nobody hears in a thread
+                self._fail(error)
+            self._end_tasks()
+
+    def _fail(self, error: BaseException) -> None:
+        """Something that the program has called here ended the loop."""
+        self.failure, self._is_closed = error, True
+        _log.critical(
+            "%s: %r was raised in its thread, by a listener, a hook or the callback of a future, "
+            "and has ended the client: what it has not sent or committed stays so",
+            *(self._thread.name, error),
+            exc_info=error,
+        )
+        self._end_tasks()  # before the lock: a signal's handler may wait for them in its holder
+        with self._lock:
+            pass  # Who was about to begin something has begun it.
+
+    def _end_tasks(self) -> None:
+        """Cancel what is left, for which other threads wait."""
+        while True:
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()
-            if left:  # other threads wait for them
-                self._loop.run_until_complete(asyncio.wait(left))
-        finally:
-            self._loop.close()
+            # What the program has called at their end may raise it again.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_until_complete(asyncio.wait(left) if left else asyncio.sleep(0))
+                if not asyncio.all_tasks(self._loop):
+                    return
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and return its result.
@@ -129,7 +154,8 @@ class LoopThread:
             ClientClosed: the thread has ended, or would wait for itself.
         """
         if self._is_closed:
-            raise ClientClosed("the client is closed; use it inside `with`")
+            why = f"{self.failure!r} ended its thread" if self.failure else "use it inside `with`"
+            raise ClientClosed(f"the client is closed; {why}")
         self.check_thread()
 
     @property
@@ -290,7 +316,7 @@ class Threaded(Generic[C]):
             return
         self._ending, self._thread = thread, None
         try:
-            if not thread.process.is_forked:
+            if not (thread.process.is_forked or thread.failure):
                 thread.closer = threading.current_thread()
                 thread.call(close(self._made))
         finally:

@@ -355,3 +355,29 @@ def test_an_id_is_taken_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     kept(tmp_path, "10.0.0.1@[one]@unit")
     assert found(tmp_path, "127.0.0.1@[one]@unit") == "127.0.0.1@[one]@unit"
     assert "10.0.0.1@[one]@unit" in caplog.text
+
+
+def test_the_time_of_a_file_may_be_any(tmp_path: Path, routes: dict[str, str]) -> None:
+    """What comes out of an image or an archive may have none that is true."""
+    routes["far:9876"] = "10.0.0.1"
+    kept(tmp_path, "10.0.0.1@one")
+    os.utime(tmp_path / "10.0.0.1@one" / "g" / "offsets.json", ns=(0, 0))
+    assert found(tmp_path, "127.0.0.1@one", "far:9876") == "10.0.0.1@one"
+
+
+@pytest.mark.parametrize("name", ["file/in-the-way", "long" * 100])
+def test_a_directory_that_cannot_be_looked_into_is_named(
+    tmp_path: Path, routes: dict[str, str], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """As that of a home directory which belongs to another user."""
+    (tmp_path / "file").write_text("")
+
+    async def test() -> None:
+        kept = LocalOffsets(lambda: find_file(tmp_path / name, "127.0.0.1@one", "g", ()))
+        with pytest.raises(ConfigurationError, match=f"{name}.*give another local_offsets_dir"):
+            await kept.read(ONE)
+        kept.set(ONE, 5)
+        await kept.flush_now_and_then()
+
+    asyncio.run(test())
+    assert "give another local_offsets_dir" in caplog.text

@@ -42,6 +42,23 @@ def test_messages_are_taken_in_order_and_counted_until_finished() -> None:
     check(test)
 
 
+def test_takers_that_do_not_wait_any_more_leave_nothing_behind() -> None:
+    """What is polled with a time limit, and quiet, would grow for as long as nothing comes."""
+
+    async def test() -> None:
+        inbox = Inbox(FlowLimits())
+        patient = asyncio.ensure_future(inbox.take())
+        for _ in range(10):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await inbox.take()
+        assert len(inbox._takers) == 1
+        filled(inbox, 1)
+        assert await patient is not None
+
+    check(test)
+
+
 def test_takers_wait_and_each_message_has_one() -> None:
     async def test() -> None:
         inbox = Inbox(FlowLimits())

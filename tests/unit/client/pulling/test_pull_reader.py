@@ -222,3 +222,26 @@ def test_a_seek_is_not_done_with_when_its_commit_may_have_been_lost() -> None:
         assert not is_in_doubt_when_cut(reader, broker)
 
     asyncio.run(test())
+
+
+def test_a_seek_is_not_done_with_when_its_commit_may_have_been_lost_between_pulls() -> None:
+    """It is cut while there is no room: the next pull opens another connection, and is answered."""
+
+    async def test() -> None:
+        broker = Pulled()
+        broker.master = broker.read_over
+        reader = reader_of(broker, BrokerOffsets)
+        reader._begin(4)
+        await pull(reader)
+        reader.move(1)
+        reader.commit_nowait()
+        broker.read_over.is_open = False
+        broker.master = broker.read_over = Channel()
+        await pull(reader)
+        assert not is_in_doubt_when_cut(reader, broker)
+        reader.commit_nowait()
+        assert len(broker.master.commits) == 1, "it is told once more"
+        await pull(reader)
+        assert is_in_doubt_when_cut(reader, broker)
+
+    asyncio.run(test())

@@ -153,3 +153,49 @@ def test_who_closes_second_does_not_wait_for_ever(
     closer.join(DEADLINE_S)
     assert has_returned and client.closed_count == 1
     assert "is still closing after" in caplog.text
+
+
+def leave(_: object) -> None:
+    sys.exit("enough")
+
+
+def test_what_ends_its_thread_is_named_and_told_to_all_who_wait(
+    caplog: pytest.LogCaptureFixture, unawaited: list[str]
+) -> None:
+    """SystemExit passes through event loops, and nobody hears of it in a thread."""
+    client = Client()
+    client._start(client.work, "client")
+    thread = client._thread
+    assert thread is not None
+    waiting = [client._begin(asyncio.Event().wait()) for _ in range(3)]
+    for future in waiting:
+        future.add_done_callback(leave)  # each of them once more
+    may_end = asyncio.Event()
+    client._begin(may_end.wait()).add_done_callback(leave)
+    client._soon(may_end.set)
+    with pytest.raises(ClientClosed):
+        client._call(asyncio.Event().wait())
+    thread._thread.join(DEADLINE_S)
+    assert not thread._thread.is_alive()
+    assert all(future.cancelled() for future in waiting)
+    with pytest.raises(ClientClosed, match=r"SystemExit\('enough'\) ended its thread"):
+        client._call(client.work())
+    client.close()
+    client.close()
+    assert not client.closed_count
+    (record,) = caplog.records
+    assert record.levelname == "CRITICAL" and record.exc_info
+    assert "client: SystemExit('enough')" in record.getMessage()
+    unawaited.clear()  # the log has the traceback
+
+
+def test_who_raises_it_in_what_is_waited_for_hears_it(unawaited: list[str]) -> None:
+    async def work() -> None:
+        sys.exit("enough")
+
+    client = Client()
+    client._start(client.work, "client")
+    with pytest.raises(SystemExit, match="enough"):
+        client._call(work())
+    client.close()
+    unawaited.clear()
