@@ -1,13 +1,21 @@
 """Batches that cannot go out: every message hears of it, and as late as a single send would."""
 
 import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from typing import Any
 
+import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import LIMITS, run
 
-from pymq import Batcher, Message, Producer
+from pymq import Batcher, Message, Producer, SendReceipt, blocking
 from pymq.errors import TooManyPending
 from pymq.protocol.bodies import TopicRoute
+from pymq.testing import Cluster
+
+WAIT_S = 60.0
 
 
 class Masterless(FakeBroker):
@@ -66,3 +74,99 @@ def test_messages_that_their_connection_has_no_room_for_fail() -> None:
             await unanswered
 
     run(test())
+
+
+@pytest.mark.parametrize(("count", "ends"), [(5, True), (10, False)])
+def test_messages_that_wait_for_an_answer_do_not_wait_for_others_after_it(
+    pymq_cluster: Cluster, count: int, ends: bool
+) -> None:
+    """They are enough, or a flush asks for all."""
+
+    async def test() -> None:
+        async with Producer(pymq_cluster.name_server, **LIMITS) as producer:
+            await producer.send(Message("T", b"first"))
+            batcher = Batcher(producer, linger_s=3600, count_max=10)
+            futures = [batcher.send_nowait(Message("T", b"x"), sharding_key="k") for _ in range(10)]
+            gathered = batcher._gathered["T", True]
+            while gathered.run:
+                await asyncio.sleep(0)
+            assert gathered.busy
+            futures += [
+                batcher.send_nowait(Message("T", b"y"), sharding_key="k") for _ in range(count)
+            ]
+            async with asyncio.timeout(60):
+                if ends:
+                    await batcher.close()
+                assert all(await asyncio.gather(*futures))
+
+    run(test())
+
+
+def test_a_producer_that_closes_says_what_was_gathered_and_not_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, **LIMITS) as producer:
+            await producer.send(Message("T", b"first"))
+            broker.answers = [None]
+            batcher = Batcher(producer, count_max=2)
+            messages = [Message("T", b"x") for _ in range(6)]
+            futures = [batcher.send_nowait(one, sharding_key="k") for one in messages]
+            await broker.wait_sent(2)
+            await producer.close(timeout_s=0.1)
+            await asyncio.gather(*futures, return_exceptions=True)
+
+    run(test())
+    assert "6 messages of its Batcher had no receipt" in caplog.text
+
+
+class Interrupted(deque[Any]):
+    """What is handed over, by a thread that a signal interrupts after its first message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_reached, self.go_on = threading.Event(), threading.Event()
+
+    def append(self, handed: Any) -> None:
+        super().append(handed)
+        self.is_reached.set()
+        self.go_on.wait(2 * WAIT_S)
+
+
+def test_the_loop_does_not_wait_for_a_thread_that_hands_over(pymq_cluster: Cluster) -> None:
+    """A handler of the signal may wait for it: that closes the producer, for instance."""
+    with (
+        blocking.Producer(pymq_cluster.name_server, **LIMITS) as producer,
+        blocking.Batcher(producer) as batcher,
+    ):
+        producer.send(Message("T", b"first"))
+        batcher._handed = handed = Interrupted()
+        futures: list[concurrent.futures.Future[SendReceipt]] = []
+        sending = threading.Thread(
+            target=lambda: futures.append(batcher.send_nowait(Message("T", b"x")))
+        )
+        sending.start()
+        assert handed.is_reached.wait(WAIT_S)
+        flushing = threading.Thread(target=batcher.flush, daemon=True)
+        flushing.start()
+        flushing.join(WAIT_S)
+        is_flushed = not flushing.is_alive()
+        handed.go_on.set()
+        sending.join(WAIT_S)
+        assert is_flushed and futures[0].done() and futures[0].result()
+
+
+def test_an_interruption_keeps_no_later_message_waiting(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with blocking.Producer(pymq_cluster.name_server, **LIMITS) as producer:
+        batcher = blocking.Batcher(producer)
+        with monkeypatch.context() as patched:
+            patched.setattr(producer, "_soon", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                batcher.send_nowait(Message("T", b"x"))
+        assert batcher.send_nowait(Message("T", b"y")).result(WAIT_S)
+    assert {message.body for message in pymq_cluster.messages("T")} == {b"x", b"y"}

@@ -1,5 +1,6 @@
 """The blocking consumer over loopback; Ctrl-C loses nothing."""
 
+import itertools
 import os
 import signal
 import sys
@@ -133,12 +134,12 @@ def test_ctrl_c_interrupts_a_blocking_consumer(pymq_cluster: Cluster) -> None:
 
 
 def received(consumer: threaded.Consumer) -> Iterator[ReceivedMessage]:
-    while (message := consumer.receive(timeout_s=IDLE_S)) is not None:
+    while (message := consumer.receive(timeout_s=DEADLINE_S)) is not None:
         yield message
 
 
 def iterated(consumer: threaded.Consumer) -> Iterator[ReceivedMessage]:
-    return consumer.messages(timeout_s=IDLE_S)
+    return consumer.messages(timeout_s=DEADLINE_S)
 
 
 def count_ready(consumer: threaded.Consumer) -> int:
@@ -172,7 +173,8 @@ def test_what_an_interruption_kept_back_is_not_acknowledged(
             with pytest.raises(KeyboardInterrupt):
                 found.extend(int(message.body) for message in take(consumer))
         if interrupted == 2:
-            found.extend(int(message.body) for message in take(consumer))
+            rest = itertools.islice(take(consumer), 5 - len(found))
+            found.extend(int(message.body) for message in rest)
     with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
         found += numbers_of(consumer, 5 - len(found)) if len(found) < 5 else []
     assert found == list(range(5))

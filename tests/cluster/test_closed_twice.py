@@ -305,6 +305,28 @@ def test_a_handler_that_closes_its_consumer_and_works_on_is_waited_for(
     assert committed(pymq_cluster.name_server, "T", "g") == 1
 
 
+def test_a_handler_that_closes_its_consumer_and_never_ends_is_cancelled(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymq.client.consuming.workers.CALLER_S", 0.1)
+    closes: list[asyncio.Task[None]] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        closes.append(asyncio.ensure_future(consumer.close()))
+        await asyncio.Event().wait()
+
+    consumer = consumer_of(pymq_cluster)
+
+    async def test() -> None:
+        async with consumer:
+            await consumer.run(handle)
+        await closes[0]
+
+    run(send_numbers(pymq_cluster.name_server, "T", range(1)))
+    run(test())
+    assert committed(pymq_cluster.name_server, "T", "g") in (0, None)
+
+
 def test_threads_that_are_waited_for_do_not_wait(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

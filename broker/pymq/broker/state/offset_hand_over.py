@@ -39,7 +39,7 @@ def warn_of_set_back(ours: Table, theirs: Table, *, but_not: Collection[str]) ->
     if groups:
         _log.warning(
             "%d consumer groups are set back to where they are at a slave that may have acted for "
-            "this master, as it does not say what has moved there: %.200s",
+            "this master: %.200s",
             len(groups),
             ", ".join(sorted(groups)),
         )

@@ -67,6 +67,11 @@ class Moves(Generic[_Key]):
         return keys
 
 
+def is_same_run(position: str, other: str) -> bool:
+    """Return whether two changes are of one table, which is made anew at each start."""
+    return _parts(position)[0] == _parts(other)[0]
+
+
 def is_later(position: str, other: str) -> bool:
     """Return whether a change came after another one of the same table."""
     (instance, number), (other_instance, other_number) = _parts(position), _parts(other)

@@ -13,7 +13,7 @@ from pymq.broker.state.offset_hand_over import (
     split_places,
     warn_of_set_back,
 )
-from pymq.broker.state.offset_moves import Moves, is_later
+from pymq.broker.state.offset_moves import Moves, is_later, is_same_run
 from pymq.clock import Clock
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
@@ -231,8 +231,11 @@ class OffsetTable:
         self._resets |= _split(body.resets or {})
         self.version = body.version or self.version
         self._position = body.position or ""
+        moved = split_places(body.moved)
         if self.moved is not None:
-            self.moved |= split_places(body.moved)
+            self.moved |= moved
+        else:  # A slave that has acted is the master now: others know less of these.
+            self._taken_back |= moved
 
     def take_over(self, body: ConsumerOffsetTable) -> None:
         """Have the offsets of a master; what only we know is kept, as in RocketMQ."""
@@ -263,28 +266,29 @@ class OffsetTable:
 
         A slave that has followed us beyond what is in our file knows everything better. Of another
         one only that counts which has moved there. Where this is not known, because the slave is
-        RocketMQ's or our file is lost, all of it counts unless its version is older than ours.
+        RocketMQ's or our file is lost, all of it counts. But nothing does if its version is older
+        than ours and it has not followed the run that wrote our file.
         """
         told, moved = body.version or DataVersion(), split_places(body.moved)
         offsets, resets = _split(body.offsets), _split(body.resets or {})
         theirs = _places(offsets) | _places(resets) | _places(self._resets)
-        if body.moved is None or not self._position:
-            if _rank(self.version) > _rank(told):
-                return False
-            warn_of_set_back(self._offsets, offsets, but_not=_OWN_GROUPS)
-            their_resets = moved
-        else:
-            if is_later(body.position or "", self._position):
+        position, is_known = body.position or "", body.moved is not None and bool(self._position)
+        is_ours = is_known and is_same_run(position, self._position)
+        if not is_ours and _rank(self.version) > _rank(told):
+            return False
+        their_resets = moved
+        if is_known:
+            if is_later(position, self._position):
                 theirs -= self._taken_back - moved  # there, another slave has acted
-                self._position = body.position or ""
+                self._position = position
             else:
                 theirs = moved
             their_resets = theirs
+        taken = merged(self._offsets, offsets, theirs & _places(offsets))
+        if not is_ours:
+            warn_of_set_back(self._offsets, taken, but_not=_OWN_GROUPS)
         self._taken_back |= moved
-        self._take(
-            merged(self._offsets, offsets, theirs & _places(offsets)),
-            merged(self._resets, resets, their_resets),
-        )
+        self._take(taken, merged(self._resets, resets, their_resets))
         self.version = max(self.version, told, key=_rank)
         return True
 

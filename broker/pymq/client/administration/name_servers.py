@@ -5,10 +5,11 @@ They know nothing of each other, and a broker may be registered at some of them 
 first counts where they disagree about the same broker.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pymq.protocol.bodies import BrokerData, ClusterInfo, TopicRoute
+from pymq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
+from pymq.protocol.codes import Permission
 
 
 def united_clusters(answers: Sequence[ClusterInfo]) -> ClusterInfo:
@@ -22,14 +23,39 @@ def united_clusters(answers: Sequence[ClusterInfo]) -> ClusterInfo:
 
 
 def united_routes(answers: Sequence[TopicRoute]) -> TopicRoute:
-    """Return the route to all brokers of a topic of which any name server knows; at least one."""
-    queues = {one.broker_name: one for answer in reversed(answers) for one in answer.queues}
+    """Return the route to all brokers of a topic of which any name server knows; at least one.
+
+    Where only the slave of a broker is registered, a name server may show it in its master's place,
+    without the permission to write: one that shows the master counts more.
+    """
+
+    def writable_first(name: str) -> list[TopicRoute]:
+        return sorted(answers, key=lambda one: not _is_writable(one, name))
+
+    queues: dict[str, QueueData] = {}
+    brokers: list[BrokerData] = []
+    for name in dict.fromkeys(_broker_names(answers)):
+        for answer in writable_first(name):
+            for queue in answer.queues:
+                if queue.broker_name == name:
+                    queues.setdefault(name, queue)
+            brokers += [one for one in answer.brokers if one.broker_name == name]
     return replace(
         answers[0],
         queues=list(queues.values()),
-        brokers=list(_united(one for answer in answers for one in answer.brokers).values()),
+        brokers=list(_united(brokers).values()),
         order_topic_conf=next(filter(None, (one.order_topic_conf for one in answers)), None),
     )
+
+
+def _broker_names(answers: Sequence[TopicRoute]) -> Iterator[str]:
+    for answer in answers:
+        for one in (*answer.brokers, *answer.queues):
+            yield one.broker_name
+
+
+def _is_writable(route: TopicRoute, name: str) -> bool:
+    return any(one.broker_name == name and one.perm & Permission.WRITE for one in route.queues)
 
 
 def _united(brokers: Iterable[BrokerData]) -> dict[str, BrokerData]:

@@ -12,6 +12,7 @@ from pymq.client.cluster.routes import no_read_queue
 from pymq.client.group.group_progress import QueueLag, queue_lags
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import ConsumeStats, MessageQueue, TopicOffset
+from pymq.protocol.multi_dispatch import is_light
 from pymq.protocol.names import check_group, check_topic, dead_letter_topic, retry_topic
 
 #: Members of official clients take 10 s to stop their work before they commit.
@@ -149,6 +150,8 @@ class Offsets:
         return sorted(change for some in done.values() for change in some)
 
     async def _check_known(self, group: str, brokers: Mapping[str, str]) -> None:
+        if is_light(group):
+            return  # it needs no settings
         answers = await self._asking.every(brokers, operations.groups_with_offsets)
         lacking = [
             name for name, known in answers.items() if known is not None and group not in known

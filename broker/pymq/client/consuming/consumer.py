@@ -12,7 +12,6 @@ Source: RocketMQ DefaultMQPushConsumerImpl.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,8 +43,6 @@ from pymq.errors import ClientClosed, ConfigurationError
 from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, Subscription
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import retry_topic
-
-_log = logging.getLogger(__name__)
 
 COMMIT_S = 1.0
 #: How often is looked for messages that stand for too long, at least.
@@ -256,7 +253,9 @@ class Consumer(QueueControl):
                 self._thread_inbox.settle()
                 self._parts.held.close_nowait()
                 await self._pool.close()
-                self._say_left()
+                self._parts.say_left()
+                for pool in self._worker_pools:
+                    pool.cancel_left()
 
     async def _finish(self, limit_s: float) -> None:
         until_s, closer = time.monotonic() + limit_s, asyncio.current_task()
@@ -267,18 +266,6 @@ class Consumer(QueueControl):
         await self._rebalance.close()
         if self._parts.tracer is not None:
             await self._parts.tracer.wait_written(until_s)
-
-    def _say_left(self) -> None:
-        """Say what was pulled and is not finished."""
-        if not (count := self._inbox.message_count):
-            return
-        in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
-        _log.log(
-            logging.WARNING if in_hand else logging.INFO,
-            "group %r: closed; %d messages that handlers or loops had are not finished, %d others "
-            "were pulled and not handled: other members get them",
-            *(self.group, in_hand, count - in_hand),
-        )
 
     async def __aenter__(self) -> Self:
         return await self.start()

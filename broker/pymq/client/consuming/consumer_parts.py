@@ -155,6 +155,18 @@ class ConsumerParts:
         if self._local_offsets is not None:
             self.pool.repeat("offsets", self._local_offsets.flush_now_and_then, FLUSH_S)
 
+    def say_left(self) -> None:
+        """Say what was pulled and is not finished."""
+        if not (count := self.inbox.message_count):
+            return
+        in_hand = sum(1 for delivery in self.inbox.in_hand if delivery.taken_s)
+        _log.log(
+            logging.WARNING if in_hand else logging.INFO,
+            "group %r: closed; %d messages that handlers or loops had are not finished, %d others "
+            "were pulled and not handled: other members get them",
+            *(self._config.group, in_hand, count - in_hand),
+        )
+
     def _failures(self, ordered: OrderedInbox | None) -> FailedMessages:
         config = self._config
         if ordered is not None:

@@ -12,7 +12,6 @@
 """
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Sequence
 
@@ -31,6 +30,9 @@ STANDING_PART = 0.25
 
 class Outcomes:
     """Gives deliveries their outcomes. ``settle`` and ``decide`` are for any thread.
+
+    There is no lock: a signal's handler that closes the consumer may have interrupted the thread
+    that holds it, and the event loop would wait for that as the handler does for the loop.
 
     Args:
         inbox: where deliveries are unfinished.
@@ -51,7 +53,6 @@ class Outcomes:
         self._failed_messages = failed_messages
         self._pool = pool
         self._consume_timeout_s = consume_timeout_s
-        self._lock = threading.Lock()
         #: Queue -> the message behind which it stands, as it was logged.
         self._standing: dict[MessageQueue, Delivery] = {}
         #: Nothing is settled any more.
@@ -70,9 +71,7 @@ class Outcomes:
         home = self._pool.home
         if home.is_forked:
             home.check_process()
-        with self._lock:
-            self._check(delivery, outcome)
-            delivery.outcome = outcome
+        self._decide(delivery, outcome)
         if home.is_own_thread:
             self._carry_out(delivery)
             return
@@ -81,9 +80,14 @@ class Outcomes:
         except RuntimeError as error:  # The loop has ended, and with it the consumer.
             raise _not_ours(delivery, outcome, "its consumer's event loop has ended") from error
 
+    def _decide(self, delivery: Delivery, outcome: Outcome) -> None:
+        while (decided := delivery.outcome) is None:
+            self._check(delivery, outcome)
+            if delivery.decide(outcome):
+                return
+        decided.settle(delivery.message, outcome)
+
     def _check(self, delivery: Delivery, outcome: Outcome) -> None:
-        if delivery.outcome is not None:
-            delivery.outcome.settle(delivery.message, outcome)
         if self._is_closed:
             raise _not_ours(delivery, outcome, "the consumer was closed")
         if delivery.process_queue.dropped:
@@ -97,13 +101,7 @@ class Outcomes:
 
     def decide(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
         """Give this outcome to those that have none; return them."""
-        decided = []
-        with self._lock:
-            for delivery in deliveries:
-                if delivery.outcome is None:
-                    delivery.outcome = outcome
-                    decided.append(delivery)
-        return decided
+        return [delivery for delivery in deliveries if delivery.decide(outcome)]
 
     # --- in the event loop
 
@@ -198,8 +196,7 @@ class Outcomes:
 
     def close(self) -> None:
         """Settle nothing any more."""
-        with self._lock:
-            self._is_closed = True
+        self._is_closed = True
 
 
 def _not_ours(delivery: Delivery, outcome: Outcome, why: str) -> NotInHand:

@@ -13,6 +13,7 @@ on must stay before the committed offset.
 """
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import deque
@@ -30,12 +31,14 @@ FETCH_COUNT = 256
 class Held:
     """What one thread has taken and not acknowledged."""
 
-    __slots__ = ("deliveries", "loop", "name", "seen", "thread")
+    __slots__ = ("deliveries", "is_claimed", "loop", "name", "seen", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         self.name = f"thread {self.thread.name!r}"
         self.deliveries: list[Delivery] = []
+        #: Has the program got them? An exception of a signal may keep a call from returning them.
+        self.is_claimed = False
         #: The loop over messages that took them; ``None``: a single call.
         self.loop: object | None = None
         #: What hooks see of it, in a loop.
@@ -71,14 +74,12 @@ class ThreadInbox:
         # Of each, one end belongs to the loop and the other to the threads.
         self._ready: deque[Delivery] = deque()
         self._acknowledged: deque[Delivery] = deque()
+        #: Yields what is taken from ``_ready``; raises IndexError while there is nothing.
+        self._popped = iter(self._ready.popleft, None)
         self._fetching = asyncio.Lock()
+        # Without a lock, for which the loop might wait: see ``Outcomes``.
         self._held: list[Held] = []
-        self._lock = threading.Lock()  # of the list
-        self._of_thread = _OfThread(self._register)
-
-    def _register(self, held: Held) -> None:
-        with self._lock:
-            self._held.append(held)
+        self._of_thread = _OfThread(self._held.append)
 
     # --- in threads
 
@@ -93,14 +94,19 @@ class ThreadInbox:
         held.deliveries = taken
         now_s = time.monotonic()
         while len(taken) < count_max:
+            is_empty = False
             try:
-                delivery = self._ready.popleft()
+                # In one step: nobody would have what an exception of a signal came upon between.
+                taken.extend(itertools.islice(self._popped, count_max - len(taken)))
             except IndexError:
-                break
-            if not delivery.process_queue.dropped:
+                is_empty = True
+            for delivery in taken:
                 delivery.taken_s = now_s
                 delivery.holder = held.name
-                taken.append(delivery)
+                if delivery.process_queue.dropped:
+                    taken = held.deliveries = [one for one in taken if one is not delivery]
+            if is_empty:
+                break
         return taken
 
     def take_for_worker(self, held: Held, count_max: int) -> list[Delivery]:
@@ -110,7 +116,11 @@ class ThreadInbox:
     def acknowledge(self, held: Held) -> None:
         """What the thread holds was handled; messages with an outcome by name keep that."""
         if held.deliveries:
-            self._acknowledged.extend(self._outcomes.decide(held.deliveries, RETURNED))
+            decided = self._outcomes.decide(held.deliveries, RETURNED)
+            if len(decided) < len(held.deliveries):
+                # Others have one by name, or from here: an exception of a signal came then.
+                decided = [one for one in held.deliveries if one.outcome is RETURNED]
+            self._acknowledged.extend(decided)
             held.deliveries = []
 
     # --- in the event loop
@@ -152,10 +162,7 @@ class ThreadInbox:
         """Finish what was acknowledged, and deliver again what threads that have ended held."""
         while self._acknowledged:
             self._inbox.acknowledge(self._acknowledged.popleft())
-        with self._lock:
-            ended = [held for held in self._held if not held.thread.is_alive()]
-            if ended:
-                self._held = [held for held in self._held if held.thread.is_alive()]
-        for held in ended:
+        for held in [one for one in list(self._held) if not one.thread.is_alive()]:
+            self._held.remove(held)
             if held.deliveries:
                 self.put_back(held.deliveries)

@@ -123,6 +123,9 @@ class Workers:
         if self._failure is not None:
             raise self._failure
 
+    def cancel_left(self) -> None:
+        """When all else is closed, cancel who has begun that and goes on: no thread can be."""
+
     async def _wait_ended(
         self, timeout_s: float, but: Collection[asyncio.Task[Any] | None] = ()
     ) -> set[asyncio.Future[None]]:
@@ -189,6 +192,16 @@ class WorkerPool(Workers):
             )
             await asyncio.wait(late)
         await self._wait_ended(min(timeout_s, CALLER_S), {closer})
+
+    def cancel_left(self) -> None:
+        """When all else is closed, cancel who has begun that and goes on.
+
+        Not at once: who waited for it is about to hear of its end.
+        """
+        loop, closer = asyncio.get_running_loop(), asyncio.current_task()
+        for worker in self._tasks:
+            if worker is not closer and not worker.done():
+                loop.call_later(CALLER_S, worker.cancel)
 
     async def _work(self) -> None:
         task = asyncio.current_task()

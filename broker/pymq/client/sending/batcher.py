@@ -269,6 +269,8 @@ class Batcher:
         """Send what was gathered for a topic, unless it has to wait for what was sent before."""
         found = self._gathered[key]
         topic, is_placed = key
+        if found.busy:
+            found.end_waiting()  # It goes when those before it are answered.
         if found.busy or not found.run:
             return
         since_s = found.since_s

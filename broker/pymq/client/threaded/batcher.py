@@ -2,8 +2,8 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -66,7 +66,8 @@ class Batcher:
         self._made = made = self._make(producer)
         made._feed_from(self._take_all)
         self._room = ThreadWindow(self._unanswered_max, producer._config.in_flight_bytes_max)
-        self._lock = threading.Lock()
+        # No lock: a signal's handler that closes the producer may have interrupted the thread that
+        # holds it, and the loop would wait for that as the handler does for the loop.
         # Handed over together: to wake the loop for each message would cost more than to send it.
         self._handed: deque[_Handed] = deque()
         self._taken_count = 0
@@ -141,14 +142,16 @@ class Batcher:
         room.wait_begin(size, self._limit_s, self._face._check_open)
         future: _Future = concurrent.futures.Future()
         future.add_done_callback(lambda _: room.end(size))
-        with self._lock:
-            self._handed.append((take, future))
-            is_first, self._is_awaited = not self._is_awaited, True
-        if is_first:
+        self._handed.append((take, future))
+        if not self._is_awaited:
+            self._is_awaited = True
             try:
                 self._face._soon(self._take)
             except PymqError as error:
                 self._refuse(error)
+                raise
+            except BaseException:  # of a signal's handler: who comes next wakes the loop
+                self._is_awaited = False
                 raise
         return future
 
@@ -173,13 +176,14 @@ class Batcher:
 
     def _swap(self, count_max: int) -> list[_Handed]:
         """Return what is handed over, or some of it; none: who hands something over wakes us."""
-        with self._lock:
-            handed = self._handed
-            if not handed:
-                self._is_awaited = False
-            some = [handed.popleft() for _ in range(min(len(handed), count_max))]
-            self._taken_count += len(some)
-            return some
+        handed = self._handed
+        if not handed:
+            self._is_awaited = False  # before the next look, so that nothing is missed
+        some: list[_Handed] = []
+        with contextlib.suppress(IndexError):  # Who is refused takes what is his, and more, back.
+            some.extend(handed.popleft() for _ in range(min(len(handed), count_max)))
+        self._taken_count += len(some)
+        return some
 
     def _take(self) -> None:
         """Give to the batcher what threads have handed over, and more in the loop's next turn.
@@ -202,12 +206,15 @@ class Batcher:
 
     async def _take_all(self) -> None:
         """Wait until the batcher has everything that was handed over before."""
-        with self._lock:
-            until_count = self._taken_count + len(self._handed)
-        while self._taken_count < until_count:
+        until_count = self._taken_count + len(self._handed)
+        if self._handed:
+            self._take()  # Perhaps a signal interrupted who has handed it over and would wake us.
+        while self._handed and self._taken_count < until_count:
             await asyncio.sleep(0)
 
     def _refuse(self, error: PymqError) -> None:
-        while some := self._swap(TAKEN_COUNT):
-            for _, future in some:
-                future.set_exception(error)
+        with contextlib.suppress(IndexError):  # There is nothing left.
+            while True:
+                _, future = self._handed.popleft()
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)

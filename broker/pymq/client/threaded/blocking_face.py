@@ -6,6 +6,7 @@ What a client offers is written once, in its asyncio form. A blocking face takes
         flush = blocking(_producer.Producer.flush)
 """
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
@@ -71,11 +72,18 @@ def iterated(
 
 
 def _iterate(face: LoopFace[Any], found: AsyncIterator[R]) -> Iterator[R]:
+    turn = asyncio.Lock()
+
     async def following() -> tuple[R] | None:
-        try:
-            return (await anext(found),)
-        except StopAsyncIteration:
-            return None
+        async with turn:
+            try:
+                return (await anext(found),)
+            except StopAsyncIteration:
+                return None
+
+    async def end(generator: AsyncGenerator[R, None]) -> None:
+        async with turn:  # What was interrupted needs some turns of the loop to end.
+            await generator.aclose()
 
     try:
         while item := face._call(following()):
@@ -83,7 +91,7 @@ def _iterate(face: LoopFace[Any], found: AsyncIterator[R]) -> Iterator[R]:
     finally:
         if isinstance(found, AsyncGenerator):
             with contextlib.suppress(ClientClosed):  # Then it is closed as well.
-                face._call(found.aclose())
+                face._call(end(found))
 
 
 def constructor(

@@ -6,6 +6,7 @@ client that is still open when the process ends is closed then.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Self, overload
@@ -17,6 +18,7 @@ from pymq.client.group.inbox import Delivery
 from pymq.client.group.rebalance_listener import InThreads
 from pymq.client.threaded.blocking_face import blocking, constructor
 from pymq.client.threaded.loop_thread import Threaded, soon
+from pymq.errors import ClientClosed
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
 
@@ -37,7 +39,8 @@ class Consumer(Threaded[_consumer.Consumer]):
     ``retry`` and ``reject`` of a message. What a thread holds when it ends is delivered again, to
     another one; a thread that ends after a message that it has handled calls ``acknowledge``
     before. A message at which a loop was left (``break``, an exception) is
-    delivered again when the same thread begins another loop.
+    delivered again when the same thread begins another loop; so is one that Ctrl-C kept a call from
+    returning, with the next call.
     """
 
     @constructor(_consumer.Consumer)
@@ -120,13 +123,19 @@ class Consumer(Threaded[_consumer.Consumer]):
             ClientClosed: the consumer is not open.
         """
         taken = self._take(1, timeout_s)
-        return taken[0].message if taken else None
+        if not taken:
+            return None
+        message = taken[0].message
+        self._inbox.held.is_claimed = True  # Nothing after that: no signal's handler runs either.
+        return message
 
     def messages(self, timeout_s: float | None = None) -> Iterator[ReceivedMessage]:
         """Yield messages; end when none comes for ``timeout_s`` seconds, or never."""
         loop = object()
         while taken := self._take(1, timeout_s, loop):
-            yield taken[0].message
+            message = taken[0].message
+            self._inbox.held.is_claimed = True
+            yield message
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         return self.messages()
@@ -189,12 +198,17 @@ class Consumer(Threaded[_consumer.Consumer]):
     def _put_back(self) -> None:
         held = self._inbox.held
         _tell_hooks(held, is_left=True)
-        self._call(soon(self._inbox.put_back, held.release()))
+        inbox = self._inbox
+        self._call(soon(lambda: inbox.put_back(held.release())))
 
     def _finish(self, held: Held) -> None:
-        """What a thread has taken was handled."""
-        _tell_hooks(held, is_left=False)
-        self._inbox.acknowledge(held)
+        """What a thread has taken was handled, unless a signal kept it from getting it."""
+        if held.is_claimed:
+            _tell_hooks(held, is_left=False)
+            self._inbox.acknowledge(held)
+        elif held.deliveries:
+            with contextlib.suppress(ClientClosed):  # Then another member gets it.
+                self._put_back()
 
     def _take(
         self, count_max: int, timeout_s: float | None, loop: object | None = None
@@ -208,6 +222,7 @@ class Consumer(Threaded[_consumer.Consumer]):
             self._put_back()
         held.loop = loop
         self._check_open()
+        held.is_claimed = False
         taken = inbox.take_nowait(held, count_max)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not taken:

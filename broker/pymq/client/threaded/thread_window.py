@@ -1,7 +1,9 @@
 """Back-pressure for threads that begin sends without waiting for their outcome."""
 
+import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -25,7 +27,12 @@ class ThreadWindow:
         self._bytes_max = bytes_max
         self._count = 0
         self._size_bytes = 0
-        self._changed = threading.Condition()
+        #: Bytes of sends that are over and still counted.
+        self._ended: deque[int] = deque()
+        #: Of threads that begin something. Reentrant: a signal's handler may send, too.
+        self._lock = threading.RLock()
+        #: Locked, each of a thread that waits for room.
+        self._waiting: deque[threading.Lock] = deque()
 
     def wait_begin(self, size_bytes: int, timeout_s: float, check_open: Callable[[], T]) -> float:
         """Count a send, once there is room for it; return for how many seconds that took.
@@ -38,31 +45,61 @@ class ThreadWindow:
         Raises:
             TooManyPending: there was no room in time; nothing was sent.
         """
-        with self._changed:
-            if self._has_room():
-                waited_s = 0.0
-            else:
-                started_s = time.monotonic()
-                is_free = self._changed.wait_for(self._has_room, timeout_s)
+        if self._begin(size_bytes):
+            return 0.0
+        started_s = time.monotonic()
+        woken = threading.Lock()
+        woken.acquire()
+        try:
+            self._waiting.append(woken)  # before the second look, so that no end is missed
+            while not self._begin(size_bytes):
+                left_s = max(0.0, started_s + timeout_s - time.monotonic())
+                is_woken = woken.acquire(timeout=left_s)
                 check_open()
-                if not is_free:
-                    raise TooManyPending(
-                        f"{self._count} sends with {self._size_bytes} B are unanswered, expected "
-                        f"fewer than {self._count_max} (in_flight_max) and {self._bytes_max} B "
-                        f"(in_flight_bytes_max); there was no room for {timeout_s:g} s "
-                        "(deadline_s): find out why the brokers do not answer"
-                    )
-                waited_s = time.monotonic() - started_s
+                if not is_woken:
+                    raise self._refusal(timeout_s)
+                self._waiting.append(woken)
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(woken)
+            self._wake_one()  # There may be room for several, or we do not use it.
+        return time.monotonic() - started_s
+
+    def _begin(self, size_bytes: int) -> bool:
+        """Count a send, if there is room for it."""
+        with self._lock:
+            if not self._has_room():
+                return False
             self._count += 1
             self._size_bytes += size_bytes
-            return waited_s
+            return True
 
     def _has_room(self) -> bool:
+        ended = self._ended
+        while ended:
+            self._size_bytes -= ended[0]
+            self._count -= 1
+            ended.popleft()  # last: an exception of a signal comes after a call
         return self._count < self._count_max and self._size_bytes < self._bytes_max
 
+    def _refusal(self, timeout_s: float) -> TooManyPending:
+        return TooManyPending(
+            f"{self._count} sends with {self._size_bytes} B are unanswered, expected fewer than "
+            f"{self._count_max} (in_flight_max) and {self._bytes_max} B (in_flight_bytes_max); "
+            f"there was no room for {timeout_s:g} s (deadline_s): find out why the brokers do not "
+            "answer"
+        )
+
     def end(self, size_bytes: int) -> None:
-        """Count a send as over."""
-        with self._changed:
-            self._count -= 1
-            self._size_bytes -= size_bytes
-            self._changed.notify()
+        """Count a send as over. Waits for nobody.
+
+        The event loop calls it. If it waited for a thread that begins a send, and a signal's
+        handler closed the client in that thread, they would wait for each other.
+        """
+        self._ended.append(size_bytes)
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            with contextlib.suppress(IndexError):  # Another one was quicker.
+                self._waiting.popleft().release()

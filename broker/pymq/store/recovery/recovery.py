@@ -284,9 +284,9 @@ class Recovery:
     def _judge(self, end: int, covered: int) -> None:
         """Raise if the log ends because of damage and not of an unfinished write."""
         checkpoint, stop = self._checkpoint, self._clean_stop
-        # A RocketMQ slave may have had the store since, and have cut it to what its master had.
-        is_known = not checkpoint.is_foreign and self._store_timestamp <= stop.store_timestamp
-        if end < stop.log_end and is_known:
+        # A RocketMQ slave may have had the store since, and have cut log and queues.
+        is_cut = checkpoint.is_foreign and not (self._clean and covered > end)
+        if end < stop.log_end and not is_cut and self._store_timestamp <= stop.store_timestamp:
             paths = ", ".join(map(str, self._config.log_paths))
             raise CorruptRecord(
                 f"{paths}: the log ends at physical offset {end}, but reached "

@@ -190,6 +190,40 @@ def test_a_slave_knows_better_than_a_file_that_was_not_saved() -> None:
     assert not master.has_reset("i", "T", 0)
 
 
+def test_what_moved_at_a_slave_in_another_run_is_old_news(caplog: pytest.LogCaptureFixture) -> None:
+    """Its machine went down while it acted, and the master went on alone for days."""
+    master, slave = pair()
+    master.commit("g", "T", 0, 100)
+    follow(slave, master)
+    slave.commit("g", "T", 0, 150)
+    master = restarted(master)
+    master.commit("g", "T", 0, 200)
+    once_more = restarted(master)
+    assert take_back(once_more, restarted(slave))  # by the versions nobody knows
+    assert once_more.find("g", "T", 0) == 150 and "1 consumer groups are set back" in caplog.text
+    for offset in range(200, 200 + VERSION_STEP):
+        master.commit("g", "T", 0, offset)
+    master = restarted(master)
+    assert not take_back(master, restarted(slave))
+    assert master.find("g", "T", 0) == 199 + VERSION_STEP
+
+
+def test_a_slave_that_has_acted_and_is_the_master_now_keeps_what_moved_there() -> None:
+    master, slave = pair()
+    master.commit("g", "T", 0, 100)
+    follow(slave, master)
+    other = restarted(slave)
+    follow(other, master)
+    master.commit("h", "T", 0, 5)
+    follow(other, master)  # the last change has reached this slave alone
+    slave.commit("g", "T", 0, 200)
+    new = OffsetTable()
+    new.names_position = True
+    new.restore(json.loads(slave.to_text()))
+    assert take_back(new, other)
+    assert (new.find("g", "T", 0), new.find("h", "T", 0)) == (200, 5)
+
+
 def test_a_master_whose_file_is_lost_has_all_of_a_slave() -> None:
     master, slave = pair()
     master.commit("g", "T", 0, 10)

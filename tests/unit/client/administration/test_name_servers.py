@@ -46,3 +46,18 @@ def test_clusters_and_routes() -> None:
     found = united_routes([route(here), route(there, other)])
     assert sorted(one.broker_name for one in found.brokers) == ["a", "b"]
     assert sorted(found.queues, key=lambda one: one.broker_name) == [here, other]
+
+
+def test_a_slave_in_its_masters_place_counts_less_than_the_master() -> None:
+    """Only the slave is registered at the second name server, and it acts."""
+    whole, acting = (
+        TopicRoute(
+            queues=[QueueData(broker_name="b", perm=perm)],
+            brokers=[BrokerData(broker_name="b", addresses=addresses)],
+        )
+        for perm, addresses in ((6, {0: "X", 1: "Y"}), (4, {0: "Y"}))
+    )
+    for answers in itertools.permutations([whole, acting]):
+        found = united_routes(answers)
+        assert found.queues == whole.queues
+        assert found.brokers[0].addresses == {0: "X", 1: "Y"}

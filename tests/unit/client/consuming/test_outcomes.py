@@ -1,12 +1,14 @@
 """Outcomes of messages: delay levels, refusals, copies, and who comes first."""
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import gc
 import pickle
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,9 +20,10 @@ from pymq.client.group.process_queue import ProcessQueue
 from pymq.errors import AlreadySettled, ClientMisplaced, ConfigurationError, NotInHand
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.outcomes import RETURNED, nearest_level, rejected, retried
+from pymq.protocol.outcomes import EXPIRED, RETURNED, nearest_level, rejected, retried
 
 QUEUE = MessageQueue("T", "broker-a", 0)
+DEADLINE_S = 60.0
 
 
 def message_at(offset: int) -> ReceivedMessage:
@@ -126,6 +129,46 @@ def test_one_of_many_threads_comes_first() -> None:
         back = wins.count("retry") + wins.count("reject")
         assert len(taken.sent_back) == back
         assert taken.inbox.message_count == 50 - wins.count("ack")
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda taken: taken.outcomes.returned(taken.deliveries),
+        lambda taken: taken.messages[0].ack(),
+        lambda taken: taken.outcomes.close(),
+    ],
+)
+def test_nobody_waits_for_a_thread_that_gives_outcomes(work: Callable[[Taken], object]) -> None:
+    """A signal's handler, which waits for the event loop, may have interrupted that thread."""
+    interrupted, go_on = threading.Event(), threading.Event()
+
+    async def test() -> None:
+        taken = Taken(2)
+
+        def deliveries() -> Iterator[Delivery]:
+            yield from taken.deliveries
+            interrupted.set()
+            go_on.wait(2 * DEADLINE_S)
+
+        deciding = threading.Thread(target=taken.outcomes.decide, args=(deliveries(), EXPIRED))
+        deciding.start()
+        assert await asyncio.to_thread(interrupted.wait, DEADLINE_S)
+
+        def at_work() -> None:
+            with contextlib.suppress(AlreadySettled):
+                work(taken)
+
+        working = threading.Thread(target=at_work, daemon=True)
+        working.start()
+        await asyncio.to_thread(working.join, DEADLINE_S)
+        is_waiting = working.is_alive()
+        go_on.set()
+        deciding.join(DEADLINE_S)
+        assert not is_waiting
+        assert [one.outcome for one in taken.deliveries] == [EXPIRED, EXPIRED]
 
     asyncio.run(test())
 

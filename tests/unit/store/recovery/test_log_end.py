@@ -16,7 +16,7 @@ from tests.unit.store.stores import (
     record,
 )
 
-from pymq.errors import StoreClosed, StoreLocked
+from pymq.errors import CorruptRecord, StoreClosed, StoreLocked
 from pymq.store.recovery.log_end import find_log_end
 
 SEGMENT_BYTES = 1024
@@ -107,6 +107,23 @@ def test_a_log_that_rocketmq_has_cut_ends_where_that_left_it(tmp_path: Path, cou
     store.close()
     assert found(crashed, segment_bytes=1 << 16) == end
     open_store(crashed, clock, segment_bytes=1 << 16).close()
+
+
+def test_a_log_whose_last_files_are_missing_is_refused_after_rocketmq_too(tmp_path: Path) -> None:
+    """A disk that is not mounted: the queues point to what is there."""
+    root, clock = tmp_path / "store", FakeClock()
+    store = open_store(root, clock, segment_bytes=SEGMENT_BYTES)
+    for _ in range(40):
+        put_ok(store, record(b"x" * 100))
+    store.close()
+    data = bytearray((root / "checkpoint").read_bytes())
+    data[24:40] = bytes(16)  # what RocketMQ writes
+    (root / "checkpoint").write_bytes(data)
+    files = log_files(root)
+    for path in files[len(files) // 2 :]:
+        path.unlink()
+    with pytest.raises(CorruptRecord, match="is its disk mounted"):
+        open_store(root, clock, segment_bytes=SEGMENT_BYTES)
 
 
 @pytest.mark.parametrize("is_all", [False, True])
