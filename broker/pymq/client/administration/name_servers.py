@@ -50,8 +50,8 @@ def united_routes(answers: Sequence[TopicRoute]) -> TopicRoute:
 
 def _broker_names(answers: Sequence[TopicRoute]) -> Iterator[str]:
     for answer in answers:
-        for one in (*answer.brokers, *answer.queues):
-            yield one.broker_name
+        yield from (one.broker_name for one in answer.brokers)
+        yield from (one.broker_name for one in answer.queues)
 
 
 def _is_writable(route: TopicRoute, name: str) -> bool:
