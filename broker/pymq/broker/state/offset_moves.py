@@ -68,7 +68,7 @@ class Moves(Generic[_Key]):
 
 
 def is_same_run(position: str, other: str) -> bool:
-    """Return whether two changes are of one table, which is made anew at each start."""
+    """Return whether two changes are of one run of a broker: each start begins to count again."""
     return _parts(position)[0] == _parts(other)[0]
 
 
