@@ -16,8 +16,16 @@ from pymq.broker.ha.offset_sync import OffsetSync
 from pymq.broker.replication_config import Role
 from pymq.broker.state.offsets import OffsetTable
 from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.errors import ConnectionFailed, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.codes import AWAIT_METADATA, AWAIT_OFFSETS, RequestCode, ResponseCode
+from pymq.protocol.codes import (
+    AWAIT_METADATA,
+    AWAIT_OFFSETS,
+    MQ_VERSION,
+    LanguageCode,
+    RequestCode,
+    ResponseCode,
+)
 from pymq.protocol.command import Command
 from pymq.protocol.headers.replication import OffsetsRequest
 from pymq.protocol.offset_changes import OffsetChanges
@@ -113,6 +121,47 @@ def test_a_slave_takes_no_commits_while_it_follows(tmp_path: Path) -> None:
         pair.master.kill_broker()
         eventually(lambda: commit() == ResponseCode.SUCCESS)  # better here than nowhere
         assert offset_at(slave) == "5"
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_who_missed_commits_does_not_say_what_is_committed(
+    monkeypatch: pytest.MonkeyPatch, *, is_new: bool
+) -> None:
+    """A slave was away meanwhile, and its new connection has not told it of them yet."""
+
+    async def fail(sync: OffsetSync, master: str) -> float:
+        raise ConnectionFailed("no connection")
+
+    monkeypatch.setattr("pymq.broker.slave_refusals.KNOWN_WAIT_S", 0.1)
+    with Cluster(replicas=2, replication={**LATE, "role": Role.SYNC_MASTER}) as group:
+        group.wait_in_sync()
+        slave_id = 3 - group.master()
+        with BlockingClient(group.name_server, timeout_s=30.0, read_deadline_s=60.0) as client:
+            admin_of(client).topics.create("T", queue_count=1)
+            admin_of(client).groups.create("g")
+            queue = client.read_queues("T")[0]
+            if not is_new:
+                client.commit_offset("g", queue, 5)
+            group.stop_broker(None, slave_id)
+            client.commit_offset("g", queue, 9)  # once the other one is not in sync any more
+        with monkeypatch.context() as patched:
+            patched.setattr(OffsetSync, "_ask", fail)
+            group.start_broker(None, slave_id)
+            slave = group.address(None, slave_id)
+            for language, version in (LanguageCode.PYTHON, MQ_VERSION), (LanguageCode.JAVA, 473):
+                answer = ask(slave, query_of("g", language, version))
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer
+                assert "does not know what is committed" in (answer.remark or "")
+            with pytest.raises(RequestTimeout):  # RocketMQ 4.9.7's would begin at the end
+                ask(slave, query_of("g", LanguageCode.JAVA, 407), timeout_s=1.0)
+        monkeypatch.setattr("pymq.broker.slave_refusals.KNOWN_WAIT_S", 60.0)
+        answer = ask(slave, query_of("g", LanguageCode.JAVA, 407))
+        assert (answer.fields or {}).get("offset") == "9", answer
+
+
+def query_of(group: str, language: int, version: int) -> Command:
+    fields = {**QUEUE, "consumerGroup": group}
+    return Command(RequestCode.QUERY_CONSUMER_OFFSET, fields, language=language, version=version)
 
 
 def test_a_master_that_lost_its_offsets_leaves_those_of_its_slave(tmp_path: Path) -> None:

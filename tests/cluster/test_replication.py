@@ -168,10 +168,10 @@ class Pair:
         return ask(self.slave.broker_address, Command(code, fields, body))
 
 
-def ask(address: str, command: Command) -> Command:
+def ask(address: str, command: Command, timeout_s: float = TIMEOUT_S) -> Command:
     channel = BlockingChannel.connect(*split_address(address), timeout_s=TIMEOUT_S)
     try:
-        return channel.request(command, timeout_s=TIMEOUT_S)
+        return channel.request(command, timeout_s=timeout_s)
     finally:
         channel.close()
 

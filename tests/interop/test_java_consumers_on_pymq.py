@@ -18,8 +18,11 @@ from tests.interop.java_scenarios import (
 from tests.interop.java_steering import JavaRequester, JavaResponder, JavaSteering
 from tests.interop.java_values import JavaError
 
+from pymq.broker.state.offsets import OffsetTable
 from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.errors import refusal
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import ResponseCode
 from pymq.testing import Cluster
 
 pytestmark = pytest.mark.interop
@@ -74,6 +77,30 @@ def send(site: JavaSite, first: int = 0, count: int = COUNT) -> None:
 
 def numbers(consumer: JavaPushConsumer) -> list[int]:
     return sorted(int(message.body) for message in consumer.messages)
+
+
+@on_versions("4.9.7")
+def test_who_cannot_be_told_what_is_committed_asks_again(
+    site: JavaSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers before 5.0 take a refusal for "nothing is", and skip all that is there."""
+    with site.push() as push:
+        send(site)
+        push.wait_count(COUNT)
+    send(site, COUNT)
+    find, refused = OffsetTable.find, []
+
+    def find_later(table: OffsetTable, group: str, topic: str, queue_id: int) -> int | None:
+        if group == site.group and len(refused) < QUEUE_COUNT:
+            refused.append(queue_id)
+            raise refusal(ResponseCode.SYSTEM_BUSY, "the broker is busy")
+        return find(table, group, topic, queue_id)
+
+    monkeypatch.setattr(OffsetTable, "find", find_later)
+    with site.push() as push:
+        push.wait_count(COUNT)
+        assert len(refused) == QUEUE_COUNT
+        assert numbers(push) == list(range(COUNT, 2 * COUNT))
 
 
 # --- steering

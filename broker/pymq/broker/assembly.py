@@ -39,6 +39,7 @@ from pymq.broker.log_writer import LogWriter, WaitFlushed
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.many_queues import LongAnswers
 from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.misread_refusals import is_misread
 from pymq.broker.parts import Assembly, Core, Feature, Site, Tables
 from pymq.broker.plain_sends import PlainSendStore
 from pymq.broker.pressure.admission import Admission
@@ -123,9 +124,7 @@ def _all(lists: Iterable[Sequence[_Item]]) -> list[_Item]:
 def _make_tables(site: Site) -> Tables:
     config, clock = site.config, site.clock
     has_light = site.store_config.light_queues
-    topics = TopicTable(
-        config, clock, has_light_queues=has_light, folds_case=site.store.folds_case
-    )
+    topics = TopicTable(config, clock, has_light_queues=has_light, folds_case=site.store.folds_case)
     topics.ids.log_end = lambda: site.store.log_end
     return Tables(
         topics=topics,
@@ -268,11 +267,10 @@ def _make_dispatcher(
         every = {code: handle for table in handlers for code, handle in table.items()}
         return Dispatcher(
             f"slave {site.config.name}",
-            with_refusals(
-                every, site.config, core.slave, has_controller=site.group is not None
-            ),
+            with_refusals(every, site.config, core.slave, has_controller=site.group is not None),
             observer=core.requests,
             admission=core.admission,
+            is_misread=is_misread,
         )
     plain_sends = PlainSendStore(
         site.config,
@@ -292,6 +290,7 @@ def _make_dispatcher(
         observer=core.requests,
         admission=core.admission,
         run_handlers=run_handlers,
+        is_misread=is_misread,
     )
 
 

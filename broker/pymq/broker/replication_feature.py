@@ -212,6 +212,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         *(tables.offsets, followed.take_delays, site.store.replication.timers.hear, kept_end),
         broker_id=site.config.broker_id,
     )
+    slave.knows_offsets = functools.partial(_knows_offsets, site, tables, offset_sync)
     metadata = MetadataSync(
         followed.list(lambda: offset_sync.is_foreign),
         kept_end,
@@ -263,6 +264,11 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         **FollowedTimerHandlers(site.store.replication.timers.told, site.writers).table(),
     }
     return Feature(handlers=handlers, duties=duties, preparations=preparations)
+
+
+def _knows_offsets(site: Site, tables: Tables, sync: OffsetSync) -> bool:
+    # With a controller, others may have become the master, and taken commits, meanwhile.
+    return tables.offsets.is_known if site.group is None else sync.is_current
 
 
 def _check_master(site: Site) -> None:

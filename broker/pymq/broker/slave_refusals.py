@@ -4,16 +4,18 @@ Source: RocketMQ DefaultMessageStore.checkStoreStatus, AdminBrokerProcessor.vali
 PullMessageProcessor.rejectRequest.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Mapping
 from typing import Final, NoReturn
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.slave import Slave
 from pymq.errors import refusal
-from pymq.net.dispatcher import Answer, Handler, Request
+from pymq.net.dispatcher import Answer, Handler, Request, Response
 from pymq.protocol.codes import (
     AWAIT_METADATA,
     AWAIT_OFFSETS,
+    LanguageCode,
     RequestCode,
     ResponseCode,
     SinkRequest,
@@ -55,6 +57,10 @@ _CHANGES: Final = (
 _FOLLOWS: Final = (AWAIT_METADATA, AWAIT_OFFSETS)
 
 _COMMIT: Final = RequestCode.UPDATE_CONSUMER_OFFSET
+_QUERY: Final = RequestCode.QUERY_CONSUMER_OFFSET
+#: Less than the 5 s for which RocketMQ's consumers wait for an answer to that.
+KNOWN_WAIT_S: Final = 4.0
+_KNOWN_PAUSE_S: Final = 0.05
 _READS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -68,12 +74,16 @@ def with_refusals(
     Unlike RocketMQ's, it takes commits only while its master is away, and has not begun to come
     back: otherwise they would be acknowledged, and then replaced by what the master has. With a
     controller, another broker becomes the master then.
+
+    Unlike RocketMQ's, it tells what is committed only if it knows that: consumers would begin with
+    what they have answered for, or, if it knows of no offset at all, begin at the end.
     """
     refused: dict[int, Handler] = {
         **dict.fromkeys(_WRITES, _refuse_write),
         **dict.fromkeys(_CHANGES, _refuse_change),
         **dict.fromkeys(_FOLLOWS, _refuse_slave),
         _COMMIT: _while_alone(handlers[_COMMIT], slave, has_controller=has_controller),
+        _QUERY: _when_known(handlers[_QUERY], slave),
     }
     if not config.slave_read:
         refused |= {code: _while_acting(handlers[code], slave) for code in _READS}
@@ -100,6 +110,35 @@ def _while_alone(handle: Handler, slave: Slave, *, has_controller: bool) -> Hand
         return handle(request)
 
     return commit
+
+
+def _when_known(handle: Handler, slave: Slave) -> Handler:
+    def query(request: Request) -> Answer:
+        if slave.knows_offsets():
+            return handle(request)
+        if request.command.language == LanguageCode.PYTHON:  # pymq's asks again, and elsewhere
+            _refuse_unknown()
+        return wait(request)
+
+    async def wait(request: Request) -> Response | None:
+        # RocketMQ's consumers do not ask again before the next rebalance.
+        deadline_s = asyncio.get_running_loop().time() + KNOWN_WAIT_S
+        while not slave.knows_offsets():
+            if asyncio.get_running_loop().time() > deadline_s:
+                _refuse_unknown()
+            await asyncio.sleep(_KNOWN_PAUSE_S)
+        answer = handle(request)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    return query
+
+
+def _refuse_unknown() -> NoReturn:
+    raise refusal(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "this broker is a slave that does not know what is committed, as it does not follow its "
+        "master: ask there",
+    )
 
 
 def _refuse_read(request: Request) -> NoReturn:

@@ -18,10 +18,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import CORO_CREATED, getcoroutinestate
 from time import monotonic, perf_counter
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
 from pymq.net.admission import Admission
+from pymq.net.observer import Observer
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks, waiting_code
 from pymq.protocol.codes import CommandFlag, ResponseCode
@@ -56,22 +57,6 @@ class PartedResponse:
 Response: TypeAlias = Command | PartedResponse
 #: What a handler returns: the response, a coroutine to wait for, or None: it comes later.
 Answer: TypeAlias = Response | Coroutine[Any, Any, Response | None] | None
-
-
-class Observer(Protocol):
-    """Is told of every completed request."""
-
-    def finished(
-        self, code: int, response_code: int | None, elapsed_s: float, count: int = 1
-    ) -> None:
-        """Record completed requests.
-
-        Args:
-            code: of the requests.
-            response_code: of their responses; None if the sender disconnected while it was held.
-            elapsed_s: from their arrival to their responses, the same for each.
-            count: how many.
-        """
 
 
 class Request:
@@ -145,7 +130,7 @@ class Request:
         self._dispatcher.run(self, work)
 
     def abandon(self) -> None:
-        """Give up a held request, because its sender has disconnected."""
+        """Give up a request: its sender has disconnected, or would misread the answer."""
         self._finished(None)
 
     def _finished(self, response_code: int | None) -> None:
@@ -210,7 +195,8 @@ Guard: TypeAlias = Callable[[Request], None]
 class Dispatcher:
     """Hands the commands of every connection to their handlers.
 
-    Whatever goes wrong, the connection stays open and a request that expects an answer gets one.
+    Whatever goes wrong, the connection stays open and a request that expects an answer gets one,
+    but for refusals that its sender would misread.
 
     Args:
         owner: whose requests these are, for logs.
@@ -222,6 +208,7 @@ class Dispatcher:
             itself.
         waiting_count_max: most handlers that may wait at the same time; beyond it requests that
             would have to wait are refused with SYSTEM_BUSY.
+        is_misread: returns whether the sender of a request misreads a refusal, given its code.
     """
 
     def __init__(
@@ -233,7 +220,9 @@ class Dispatcher:
         admission: Admission | None = None,
         run_handlers: Mapping[int, RunHandler] | None = None,
         waiting_count_max: int = WAITING_COUNT_MAX,
+        is_misread: Callable[[Command, int], bool] = lambda command, code: False,
     ) -> None:
+        self._is_misread = is_misread
         self._handlers: dict[int, Handler] = {}
         for table in tables:
             twice = self._handlers.keys() & table.keys()
@@ -276,7 +265,8 @@ class Dispatcher:
                     guard(request)
                 answer = handler(request)
             except Exception as error:
-                answer = _error_response(request, error)
+                self._refuse(request, error)
+                continue
             if answer is not None:
                 self._answer(request, answer)
 
@@ -301,7 +291,7 @@ class Dispatcher:
                     admission.check(command.code, waited_s, len(singles) - number)
                 except BrokerError as error:
                     request = Request(self, connection, command, begun_s)
-                    request.respond(_error_response(request, error))
+                    self._refuse(request, error)
                     continue
             admitted.append(command)
         return admitted
@@ -315,7 +305,7 @@ class Dispatcher:
                     return
             except Exception as error:
                 for request in run.requests():
-                    request.respond(_error_response(request, error))
+                    self._refuse(request, error)
                 return
         self.on_commands(connection, commands_of(plain))
 
@@ -324,9 +314,17 @@ class Dispatcher:
         try:
             answer = work()
         except Exception as error:
-            answer = _error_response(request, error)
-        if answer is not None:
+            self._refuse(request, error)
+        else:
             self._answer(request, answer)
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        """Answer a request that failed."""
+        response = _error_response(request, error)
+        if self._is_misread(request.command, response.code):
+            request.abandon()
+        else:
+            request.respond(response)
 
     def _refusal(self, command: Command) -> BrokerError:
         if self._is_closed:
@@ -344,7 +342,7 @@ class Dispatcher:
                 self._begin_wait(request.command.code)
             except BrokerError as error:
                 answer.close()
-                request.respond(_error_response(request, error))
+                self._refuse(request, error)
                 return
             self._waiting[request] = answer
             self._tasks.start(f"request {request.command.code}", self._wait(request, answer))
@@ -357,18 +355,20 @@ class Dispatcher:
             self._admission.begin_wait(code)
 
     async def _wait(self, request: Request, answer: Coroutine[Any, Any, Response | None]) -> None:
-        response: Response | None
+        done: Response | Exception | None
         waiting_code.set(request.command.code)  # for this task alone
         try:
-            response = await answer
+            done = await answer
         except Exception as error:
-            response = _error_response(request, error)
+            done = error
         finally:
             if self._admission is not None:
                 self._admission.end_wait(request.command.code)
         del self._waiting[request]
-        if response is not None:
-            request.respond(response)
+        if isinstance(done, Exception):
+            self._refuse(request, done)
+        elif done is not None:
+            request.respond(done)
 
     async def close(self, *, drain_s: float = 0.0) -> None:
         """Refuse further requests, give handlers that wait so long, cancel the rest; idempotent."""
@@ -382,8 +382,8 @@ class Dispatcher:
         for request, answer in waiting.items():
             answer.close()
             done = "it may have been done, or not" if answer in begun else "try again later"
-            remark = f"shutting down; {done}"
-            request.respond(request.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
+            error = refusal(ResponseCode.SERVICE_NOT_AVAILABLE, f"shutting down; {done}")
+            self._refuse(request, error)
 
 
 def _error_response(request: Request, error: Exception) -> Command:

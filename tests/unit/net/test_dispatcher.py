@@ -247,3 +247,40 @@ def test_a_closed_dispatcher_refuses(handler: Callable[[Request], Awaitable[Comm
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
     asyncio.run(check())
+
+
+def test_a_refusal_that_would_be_misread_is_not_sent() -> None:
+    """Whatever refuses: a handler at once or later, too many that wait, the end."""
+
+    async def check() -> None:
+        observed, connection = Observed(), FakeConnection()
+        error, known = refusal(ResponseCode.SYSTEM_BUSY, "busy"), refusal(22, "no such offset")
+        standing = asyncio.Event()
+
+        async def stand(request: Request) -> Command:
+            await standing.wait()
+            return request.response(ResponseCode.SUCCESS)
+
+        dispatcher = Dispatcher(
+            "test",
+            {1: failing(error), 2: failing_later(error), 3: stand, 4: failing(known), 5: ok},
+            observer=observed,
+            waiting_count_max=2,
+            is_misread=lambda command, code: command.language == 0 and code != 22,
+        )
+        for language in 0, 3:
+            commands = [Command(code, language=language) for code in (1, 2, 3, 3, 4, 5)]
+            dispatcher.on_commands(connection.as_connection(), commands)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        await dispatcher.close()
+        for language in 0, 3:
+            command = Command(5, language=language)
+            dispatcher.on_commands(connection.as_connection(), [command])
+        answered = [(command.language, one.code) for command, one, _ in connection.responses]
+        assert [code for language, code in answered if language == 0] == [22, 0]
+        assert sorted(code for language, code in answered if language) == [0, 2, 2, 2, 2, 14, 22]
+        assert len(observed.requests) == 14
+        assert sum(code is None for _, code in observed.requests) == 5
+
+    asyncio.run(check())

@@ -76,6 +76,12 @@ class OffsetSync:
         self._tasks = Tasks("offsets")
         self.is_foreign = False
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the offsets here are those of the master that is followed."""
+        knows = self._offsets.is_known if self.is_foreign else bool(self._position)
+        return knows and self._kept_end() is not None
+
     def start(self) -> None:
         """Begin."""
         self._tasks.start("following", self._run())

@@ -67,6 +67,7 @@ class Slave:
         is_unsure: whether the end of the log may be cut off: nobody may read it until the master
             has confirmed it.
         is_acting: whether this broker acts for its master, which is away.
+        knows_offsets: returns whether consumers may be told what is committed; to be set.
         rate: of what was received of the log.
     """
 
@@ -105,6 +106,7 @@ class Slave:
         self.is_unsure = self.is_acting = False
         self.rate = ByteRate()
         self.on_begun: Callable[[], None] = lambda: None
+        self.knows_offsets: Callable[[], bool] = lambda: False
 
     def start(self) -> None:
         """Begin."""

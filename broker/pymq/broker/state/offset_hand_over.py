@@ -5,15 +5,10 @@ A slave names them when it is asked for all offsets: ``topic@group`` -> ids of q
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+
+from pymq.broker.state.offset_places import SEPARATOR, Place, Table
 
 _log = logging.getLogger(__name__)
-
-SEPARATOR = "@"
-#: (topic, group) -> queue id -> queue offset.
-Table: TypeAlias = dict[tuple[str, str], dict[int, int]]
-#: ((topic, group), queue id).
-Place: TypeAlias = tuple[tuple[str, str], int]
 
 
 def merged(ours: Table, theirs: Table, chosen: set[Place]) -> Table:

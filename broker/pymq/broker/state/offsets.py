@@ -5,8 +5,6 @@ Source: RocketMQ ConsumerOffsetManager.
 
 from collections.abc import Callable, Collection, Mapping
 
-from pymq.broker.state.offset_hand_over import Place as _Place
-from pymq.broker.state.offset_hand_over import Table as _Table
 from pymq.broker.state.offset_hand_over import (
     joined_places,
     merged,
@@ -14,6 +12,7 @@ from pymq.broker.state.offset_hand_over import (
     warn_of_set_back,
 )
 from pymq.broker.state.offset_moves import Moves, is_later, is_same_run
+from pymq.broker.state.offset_places import SEPARATOR, Place, Table, joined, places_of, split
 from pymq.clock import Clock
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
@@ -21,7 +20,6 @@ from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID, is_light
 from pymq.protocol.names import REVIVE_END_GROUP, REVIVE_GROUP, TRANSACTION_GROUP
 from pymq.protocol.offset_changes import OffsetChanges
 
-_SEPARATOR = "@"
 #: RocketMQ consumerOffsetUpdateVersionStep.
 VERSION_STEP = 500
 #: Groups of the broker itself: a master has offsets of theirs after every start.
@@ -45,6 +43,7 @@ class OffsetTable:
             slave that has acted can be told from one that was away (``take_back``).
         moved: at a slave of such a master, the places that have moved here since it was followed
             last; None: this is the table of a master.
+        is_known: whether there was a file, or a master has told what it has.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -53,24 +52,25 @@ class OffsetTable:
         self.moves: Moves[tuple[str, str]] = Moves()
         self.on_change: Callable[[], None] = lambda: None
         self.names_position = False
-        self.moved: set[_Place] | None = None
+        self.moved: set[Place] | None = None
         #: The master's change up to which everything is here: at a slave, of what it was told; at
         #: the master, of its file when it started, or of what it has taken back.
         self._position = ""
         #: The places of which slaves have given back what has moved there; since our start.
-        self._taken_back: set[_Place] = set()
-        self._offsets: _Table = {}
+        self._taken_back: set[Place] = set()
+        self._offsets: Table = {}
         #: Where pulls ended; since our start.
-        self._pulled: _Table = {}
+        self._pulled: Table = {}
         #: Pending ones. They survive a restart, unlike in RocketMQ: a reset that was acknowledged
         #: would be lost to members that go on with what they know.
-        self._resets: _Table = {}
+        self._resets: Table = {}
         #: ((topic, group), queue id) of those that the master does not know: it may have lost them.
-        self._last_copies: set[_Place] = set()
+        self._last_copies: set[Place] = set()
         #: The same of offsets.
-        self._last_offsets: set[_Place] = set()
+        self._last_offsets: set[Place] = set()
         #: Was the master's version older than that here when it was heard last?
         self._was_older = False
+        self.is_known = False
         self.is_changed = False
         #: The same for a second file, which also holds the offsets of light groups in light queues.
         self.is_light_changed = False
@@ -172,7 +172,7 @@ class OffsetTable:
                 del table[key]
                 self._touch(key)
 
-    def _tables(self) -> tuple[_Table, ...]:
+    def _tables(self) -> tuple[Table, ...]:
         return self._offsets, self._pulled, self._resets
 
     def body(self) -> ConsumerOffsetTable:
@@ -183,10 +183,10 @@ class OffsetTable:
             body.resets, body.moved = body.resets or {}, body.moved or {}
         return body
 
-    def _body(self, offsets: _Table) -> ConsumerOffsetTable:
+    def _body(self, offsets: Table) -> ConsumerOffsetTable:
         return ConsumerOffsetTable(
-            offsets=_joined(offsets),
-            resets=_joined(self._resets) if self._resets else None,
+            offsets=joined(offsets),
+            resets=joined(self._resets) if self._resets else None,
             version=None if self.version == DataVersion() else self.version,
             position=self._told_position() or None,
             moved=joined_places(self.moved) if self.moved else None,
@@ -219,16 +219,17 @@ class OffsetTable:
         texts = self._texts
         for key in keys:
             if key not in texts:
-                text = fastjson.dump_pretty(_joined({key: self._offsets[key]}))
+                text = fastjson.dump_pretty(joined({key: self._offsets[key]}))
                 texts[key] = text[2:-2].replace("\n", "\n\t")  # without its own braces
         whole = ",\n\t".join([texts[key] for key in keys])
         return rest.replace("{}", f"{{\n\t{whole}\n\t}}", 1)
 
     def restore(self, value: object) -> None:
         """Take over the contents of ``consumerOffset.json``."""
+        self.is_known = True
         body = ConsumerOffsetTable.from_json(value)
-        self._offsets |= _split(body.offsets)
-        self._resets |= _split(body.resets or {})
+        self._offsets |= split(body.offsets)
+        self._resets |= split(body.resets or {})
         self.version = body.version or self.version
         self._position = body.position or ""
         moved = split_places(body.moved)
@@ -239,11 +240,11 @@ class OffsetTable:
 
     def take_over(self, body: ConsumerOffsetTable) -> None:
         """Have the offsets of a master; what only we know is kept, as in RocketMQ."""
-        self._take(_split(body.offsets), _split(body.resets or {}))
+        self._take(split(body.offsets), split(body.resets or {}))
         self.version = body.version or self.version
         self._follow("")
 
-    def _take(self, offsets: _Table, resets: _Table) -> None:
+    def _take(self, offsets: Table, resets: Table) -> None:
         """Have the offsets of others, with what we have beside them, and all of their resets."""
         changed = {key for key, queues in offsets.items() if self._offsets.get(key) != queues}
         if changed or resets != self._resets:
@@ -255,6 +256,7 @@ class OffsetTable:
 
     def _follow(self, position: str) -> None:
         """Record up to which change of a master everything is here."""
+        self.is_known = True
         if self.moved is not None:
             self.moved.clear()
         if position != self._position:
@@ -270,8 +272,8 @@ class OffsetTable:
         than ours and it has not followed the run that wrote our file.
         """
         told, moved = body.version or DataVersion(), split_places(body.moved)
-        offsets, resets = _split(body.offsets), _split(body.resets or {})
-        theirs = _places(offsets) | _places(resets) | _places(self._resets)
+        offsets, resets = split(body.offsets), split(body.resets or {})
+        theirs = places_of(offsets) | places_of(resets) | places_of(self._resets)
         position, is_known = body.position or "", body.moved is not None and bool(self._position)
         is_ours = is_known and is_same_run(position, self._position)
         if not is_ours and _rank(self.version) > _rank(told):
@@ -284,7 +286,7 @@ class OffsetTable:
             else:
                 theirs = moved
             their_resets = theirs
-        taken = merged(self._offsets, offsets, theirs & _places(offsets))
+        taken = merged(self._offsets, offsets, theirs & places_of(offsets))
         if not is_ours:
             warn_of_set_back(self._offsets, taken, but_not=_OWN_GROUPS)
         self._taken_back |= moved
@@ -305,9 +307,9 @@ class OffsetTable:
         if since is not None:
             offsets = {key: self._offsets.get(key, {}) for key in self.moves.since(since)}
         return OffsetChanges(
-            offsets=_joined(offsets),
+            offsets=joined(offsets),
             is_whole=since is None,
-            resets=_joined(self._resets),
+            resets=joined(self._resets),
             version=self.version,
         )
 
@@ -318,14 +320,14 @@ class OffsetTable:
         or its version is older than that here: then it may have lost its file, and what is here is
         the last copy, until it has had as many changes.
         """
-        told, version = _split(body.offsets), self.version
+        told, version = split(body.offsets), self.version
         is_older = body.version is not None and _rank(body.version) < _rank(version)
         if body.is_whole:
             self._last_copies.clear()
             self._last_offsets.clear()
             if is_older or not any(key[1] not in _OWN_GROUPS for key in told):
-                self._last_copies.update(_places(self._resets))
-                self._last_offsets.update(_places(self._offsets))
+                self._last_copies.update(places_of(self._resets))
+                self._last_offsets.update(places_of(self._offsets))
             else:
                 for key in [one for one in self._offsets if one not in told]:
                     del self._offsets[key]
@@ -347,14 +349,14 @@ class OffsetTable:
             elif self._offsets.pop(key, None) is not None:
                 self._resets.pop(key, None)
                 self._touch(key)
-        self._take_resets(_split(body.resets))
+        self._take_resets(split(body.resets))
         self.version = version if is_older else body.version or self.version
         self._follow(position)
 
-    def _take_resets(self, resets: _Table) -> None:
+    def _take_resets(self, resets: Table) -> None:
         """Have those that are pending at a master, and the last copies of others."""
         # Some of them are over here, too; and what the master knows it ends itself.
-        self._last_copies &= _places(self._resets) - _places(resets)
+        self._last_copies &= places_of(self._resets) - places_of(resets)
         for key, queue_id in self._last_copies:
             resets.setdefault(key, {})[queue_id] = self._resets[key][queue_id]
         if resets != self._resets:
@@ -364,14 +366,14 @@ class OffsetTable:
     def light_offsets(self) -> dict[str, int]:
         """Return the offsets of light groups in light queues, by ``topic@group``."""
         return {
-            f"{topic}{_SEPARATOR}{group}": queues[LIGHT_QUEUE_ID]
+            f"{topic}{SEPARATOR}{group}": queues[LIGHT_QUEUE_ID]
             for (topic, group), queues in self._offsets.items()
             if _is_light((topic, group)) and LIGHT_QUEUE_ID in queues
         }
 
     def restore_light(self, offsets: Mapping[str, int]) -> None:
         """Take over what ``light_offsets`` returned."""
-        self._offsets |= _split({key: {LIGHT_QUEUE_ID: one} for key, one in offsets.items()})
+        self._offsets |= split({key: {LIGHT_QUEUE_ID: one} for key, one in offsets.items()})
 
 
 def _rank(version: DataVersion) -> tuple[int, int, int]:
@@ -381,18 +383,3 @@ def _rank(version: DataVersion) -> tuple[int, int, int]:
 
 def _is_light(key: tuple[str, str]) -> bool:
     return is_light(key[1]) and is_light(key[0])
-
-
-def _places(table: _Table) -> set[_Place]:
-    return {(key, queue_id) for key, queues in table.items() for queue_id in queues}
-
-
-def _joined(table: _Table) -> dict[str, dict[int, int]]:
-    return {f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in table.items()}
-
-
-def _split(table: dict[str, dict[int, int]]) -> _Table:
-    parts = ((key.partition(_SEPARATOR), queues) for key, queues in table.items())
-    return {
-        (topic, group): dict(queues) for (topic, separator, group), queues in parts if separator
-    }

@@ -424,3 +424,12 @@ def test_a_reset_that_the_next_master_has_ended_is_over_when_that_is_ahead() -> 
         before.take_changes(after.changes(number))
     assert before.version == after.version
     assert not before.has_reset("g", "T", 0) and before.find("g", "T", 0) == 10
+
+
+def test_what_is_committed_is_known_from_a_file_or_a_master() -> None:
+    """Even if that is nothing."""
+    new, saved, told, copied = (OffsetTable() for _ in range(4))
+    saved.restore(json.loads(new.to_text()))
+    told.take_changes(new.changes(None), "a.0")
+    copied.take_over(new.body())
+    assert [one.is_known for one in (new, saved, told, copied)] == [False, True, True, True]
