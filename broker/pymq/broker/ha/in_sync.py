@@ -111,7 +111,7 @@ class InSync:
             return Position(end, caught_up_s, handshake.is_learner)
         if self._connections.get(broker_id) is not slave:
             self._connections[broker_id] = slave
-            offsets.connected(broker_id)
+            offsets.connected(broker_id, asks=slave.is_proven)
         return Position(
             end,
             min(caught_up_s, offsets.complete_s(broker_id)),

@@ -156,9 +156,16 @@ class OffsetFollowers:
             follower.complete_s = follower.told[1]
         self.look()
 
-    def connected(self, broker_id: int) -> None:
-        """A slave has connected to follow the log: it may be another process than before."""
+    def connected(self, broker_id: int, *, asks: bool) -> None:
+        """A slave has connected to follow the log: it may be another process than before.
+
+        Args:
+            broker_id: of the slave.
+            asks: whether it is known to be one that asks, if later.
+        """
         self._seen_s[broker_id] = asyncio.get_running_loop().time()
+        if asks:
+            self._known.setdefault(broker_id, _Follower())
         follower = self._known.get(broker_id)
         if follower is not None:
             follower.number, follower.complete_s = -1, -math.inf

@@ -68,10 +68,8 @@ class Master(Protocol):
 class SlaveConnection(asyncio.Protocol):
     """The master's end of one connection.
 
-    Args:
-        is_proven: whether the slave has proven that it is one.
-
     Attributes:
+        is_proven: whether the slave has proven that it is one: then it is pymq's.
         peer: address of the slave; ``host``: without the port.
         sent_end: physical offset up to which the log was sent; None: the slave has said nothing.
         confirmed_end: physical offset up to which the slave has the log; -1: unknown.
@@ -84,7 +82,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def __init__(self, master: Master, *, is_proven: bool) -> None:
         self._master = master
-        self._is_proven = is_proven
+        self.is_proven = is_proven
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._talk = master.talk()
@@ -264,7 +262,7 @@ class SlaveConnection(asyncio.Protocol):
         else:
             self.sent_end = report
         self.claimed_end = self.confirmed_end = report
-        if not self._is_proven:
+        if not self.is_proven:
             self.confirmed_end = self._master.sent_ends.credible(self.host, report)
         _log.info("slave %s follows from physical offset %d on", self.peer, self.sent_end)
         self._master.confirmed(self)

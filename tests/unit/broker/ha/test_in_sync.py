@@ -22,6 +22,7 @@ class FakeSlave:
     def __init__(self, broker_id: int, end: int, now_s: float) -> None:
         self.handshake = Handshake(broker_id)
         self.confirmed_end = end
+        self.is_proven = True
         self.caught_up = CaughtUp()
         self.caught_up.at_s = now_s
 
@@ -68,7 +69,8 @@ class FakeOffsets:
         self.connections: list[int] = []
         self.looks = 0
 
-    def connected(self, broker_id: int) -> None:
+    def connected(self, broker_id: int, *, asks: bool) -> None:
+        assert asks
         self.connections.append(broker_id)
 
     def complete_s(self, broker_id: int) -> float:

@@ -1,6 +1,7 @@
 """What slaves are told of offsets, and when commits are acknowledged."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -189,7 +190,7 @@ def test_who_lacks_what_was_acknowledged_cannot_join() -> None:
         await bed.ask(2, position)
         assert bed.followers.has_promised(2)
         # It connects again: whether it is the same process, its next question says.
-        bed.followers.connected(2)
+        bed.followers.connected(2, asks=False)
         assert not bed.followers.has_promised(2)
         await bed.ask(2, position)
         assert bed.followers.has_promised(2)
@@ -201,10 +202,25 @@ def test_a_slave_that_never_asks_may_join_after_a_while(monkeypatch: Any) -> Non
     monkeypatch.setattr(offset_followers, "GRACE_S", AMPLE_S)
 
     async def check(bed: Bed) -> None:
-        bed.followers.connected(2)
+        bed.followers.connected(2, asks=False)
         assert not bed.followers.has_promised(2)
         monkeypatch.setattr(offset_followers, "GRACE_S", 0.05)
         await asyncio.sleep(0.1)
+        assert bed.followers.has_promised(2)
+
+    run(check)
+
+
+def test_one_of_pymqs_that_has_not_asked_yet_does_not_join(monkeypatch: Any) -> None:
+    monkeypatch.setattr(offset_followers, "GRACE_S", 0.0)
+
+    async def check(bed: Bed) -> None:
+        bed.followers.connected(2, asks=True)
+        await asyncio.sleep(0.01)
+        assert not bed.followers.has_promised(2)
+        assert not math.isfinite(bed.followers.complete_s(2))
+        position, _ = await bed.ask(2, "")
+        await bed.ask(2, position)
         assert bed.followers.has_promised(2)
 
     run(check)
