@@ -98,6 +98,27 @@ def test_a_group_goes_on_where_it_is_set_to(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
+def test_what_a_member_commits_before_it_has_gone_there_is_of_the_time_before(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ's go there ten seconds later, and are stopped or killed meanwhile."""
+
+    async def check(peer: Peer) -> None:
+        await fill(peer)
+        await commit(peer, 3)
+        await reset(peer, timestamp=0)
+        answer = await peer.pull("T", 3, sysFlag=PULL)
+        assert fields(answer)["nextBeginOffset"] == "0"
+        answer = await commit(peer, 3)
+        assert (answer.code, answer.remark) == (0, "Offset has been previously reset")
+        assert await committed(peer) == 0
+        await commit(peer, 0)  # it is there
+        await commit(peer, 1)
+        assert await committed(peer) == 1
+
+    serve(tmp_path, check)
+
+
 def test_a_held_pull_hears_of_a_reset_at_once_and_those_of_other_groups_do_not(
     tmp_path: Path,
 ) -> None:
@@ -187,6 +208,7 @@ def test_a_reset_that_was_acknowledged_survives_the_broker(tmp_path: Path) -> No
         await commit(peer, 3)
         assert await committed(peer) == 1
         assert (await peer.pull("T", 3, sysFlag=PULL)).remark == "OFFSET_RESET"
+        await peer.pull("T", 1, sysFlag=PULL)
         await commit(peer, 3)
         assert await committed(peer) == 3
 

@@ -113,7 +113,7 @@ class OffsetHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 f"queue {queue_id}, offset {offset}: neither may be negative",
             )
-        if self._offsets.has_reset(group, topic, queue_id):
+        if self._offsets.is_overtaken(group, topic, queue_id, offset):
             return request.response(ResponseCode.SUCCESS, "Offset has been previously reset")
         self._offsets.commit(group, topic, queue_id, offset)
         if self._wait_followed is None or request.command.is_one_way:

@@ -13,6 +13,7 @@ from pymq.broker.state.offset_hand_over import (
 )
 from pymq.broker.state.offset_moves import Moves, is_later, is_same_run
 from pymq.broker.state.offset_places import SEPARATOR, Place, Table, joined, places_of, split
+from pymq.broker.state.told_resets import ToldResets
 from pymq.clock import Clock
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
@@ -32,7 +33,8 @@ class OffsetTable:
     An offset below the stored one is accepted, too: consumers may be reset.
 
     A reset is pending until a member of the group pulls from the queue: it is told where to go on
-    then. What members commit before that is of the time before the reset.
+    then. What members commit before that is of the time before the reset, and so may be what they
+    commit before they have gone there (``ToldResets``).
 
     Attributes:
         version: that of RocketMQ: higher after each ``VERSION_STEP`` changes, and a slave's is the
@@ -64,6 +66,7 @@ class OffsetTable:
         #: Pending ones. They survive a restart, unlike in RocketMQ: a reset that was acknowledged
         #: would be lost to members that go on with what they know.
         self._resets: Table = {}
+        self._told = ToldResets(self._clock)
         #: ((topic, group), queue id) of those that the master does not know: it may have lost them.
         self._last_copies: set[Place] = set()
         #: The same of offsets.
@@ -118,17 +121,25 @@ class OffsetTable:
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where a member that pulls shall go on, once; None if no reset is pending."""
-        if not self._resets:  # asked by every pull
+        if not self._resets and not self._told:  # asked by every pull
             return None
         queues = self._resets.get((topic, group), {})
-        offset = queues.pop(queue_id, None)
-        if offset is not None:
+        offset, place = queues.pop(queue_id, None), ((topic, group), queue_id)
+        if offset is None:
+            self._told.end(place)
+        else:
+            self._told.note(place, offset)
             if not queues:
                 del self._resets[topic, group]
             if self.moved is not None:
-                self.moved.add(((topic, group), queue_id))
+                self.moved.add(place)
             self._touch(None)
         return offset
+
+    def is_overtaken(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a commit is of the time before a reset."""
+        is_told = self._told.overtake(((topic, group), queue_id), offset)
+        return is_told or self.has_reset(group, topic, queue_id)
 
     def clone(self, source: str, target: str, topic: str) -> None:
         """Have a group be where another one is."""
