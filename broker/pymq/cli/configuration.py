@@ -59,12 +59,12 @@ _UNKEPT_BY_ALL: dict[str, _Promise] = {
     ),
 }
 
+#: Of a broker that whoever has set them relies on: it does not start.
+_GUARDS = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
+
 #: Of a broker.
 _UNKEPT: dict[str, _Promise] = {
     **_UNKEPT_BY_ALL,
-    "aclEnable": (_is_true, "there is no access control: every client may do everything"),
-    "authenticationEnabled": (_is_true, "there is no access control: every client is admitted"),
-    "authorizationEnabled": (_is_true, "there is no access control: everything is allowed"),
     "enableDLegerCommitLog": (_is_true, "there is no DLedger: this broker keeps one copy"),
     "duplicationEnable": (_is_true, "this broker keeps one copy"),
     "storeType": (
@@ -153,6 +153,7 @@ def broker_configs(
     properties = {} if file is None else read_properties(file)
     source = _source(file)
     _review(properties, keys_of(BrokerConfig, ReplicationConfig, StoreConfig), file)
+    _refuse_guards(properties, source)
     _warn_of_unkept(properties, source, _UNKEPT)
     if "storePathRootDir" not in properties:
         properties["storePathRootDir"] = str(_default_store(home))
@@ -254,6 +255,21 @@ def _review(properties: Mapping[str, str], used: set[str], file: Path | None) ->
     for key, nearest in unknown:
         hint = f"did you mean {nearest}?" if nearest else "RocketMQ has no such key"
         _log.warning("%s: unknown key %s is ignored; %s", file, key, hint)
+
+
+def _refuse_guards(properties: Mapping[str, str], source: str) -> None:
+    """Look whether a file wants access control.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    for key in _GUARDS:
+        if _is_true(properties.get(key, "")):
+            raise ConfigurationError(
+                f"{source}: {key}={properties[key].strip()}: there is no access control yet, and "
+                "every client that reaches this broker may do everything; to start it all the "
+                f"same, let only who may reach its port, and set {key}=false"
+            )
 
 
 def _warn_of_unkept(

@@ -199,10 +199,15 @@ def test_unknown_keys(
     assert (f"did you mean {nearest}?" in record.getMessage()) is (nearest is not None)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["aclEnable=true", "authenticationEnabled=TRUE", "storeType=rocksdb", "useTLS=true"],
-)
+@pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled"])
+def test_a_broker_that_is_to_be_guarded_does_not_start(key: str, tmp_path: Path) -> None:
+    """Nobody is to find out from a warning that everybody may do everything."""
+    with pytest.raises(ConfigurationError, match=f"{key}=TRUE: there is no access control yet"):
+        broker(written(tmp_path, f"{key} = TRUE\n"))
+    broker(written(tmp_path, f"{key} = false\n"))
+
+
+@pytest.mark.parametrize("text", ["storeType=rocksdb", "useTLS=true"])
 def test_a_promise_that_is_not_kept_is_a_warning(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -167,12 +167,14 @@ class Door:
             except OSError as error:
                 if inbox not in self._waiting:
                     return  # it had to go for another one
+                reason = getattr(error, "reason", None) or str(error)
                 self._refuse(
                     inbox,
-                    f"it does not agree to TLS: {getattr(error, 'reason', None) or error}",
-                    "set pymqHaTls=true there, with a certificate if pymqHaTlsTrustCertPath is set "
-                    "here, and see its log; RocketMQ's slaves cannot: list their addresses in "
-                    "pymqHaNetworks here",
+                    "it does not agree to TLS: "
+                    + (reason or "it left meanwhile, and may not trust this certificate"),
+                    "its log says why it left; set pymqHaTls=true there if it is not, with a "
+                    "certificate if pymqHaTlsTrustCertPath is set here; RocketMQ's slaves cannot: "
+                    "list their addresses in pymqHaNetworks here",
                 )
                 return
         word = await inbox.read(WORD_BYTES)
