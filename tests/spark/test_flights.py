@@ -78,7 +78,7 @@ def assert_nothing_left(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.by_turns(of="totals of flights")
+@pytest.mark.by_turns(of="long queries")
 def test_every_total_is_right_and_a_second_run_adds_nothing(environment: dict[str, str]) -> None:
     done = run(environment, str(DEMO), "--rows", "20000")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -88,7 +88,7 @@ def test_every_total_is_right_and_a_second_run_adds_nothing(environment: dict[st
 
 
 @pytest.mark.spark
-@pytest.mark.by_turns(of="totals of flights")
+@pytest.mark.by_turns(of="long queries")
 def test_a_wrong_total_is_found_on_a_cluster_that_has_been_used(
     environment: dict[str, str], cluster: Cluster, client: BlockingClient
 ) -> None:
