@@ -6,10 +6,12 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.pops import LONG_MS, PopConsumer, PoppedMessage
 from tests.cluster.test_broker_pops_in_order import POLL_MS, pop_again
 
+from pymq.broker.handlers import pop
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.store import FlushMode
@@ -223,30 +225,43 @@ def test_held_pops_are_woken_one_by_one(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
-def test_a_pop_that_found_nothing_in_time(tmp_path: Path) -> None:
+def test_a_pop_that_found_nothing_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(peer: Peer) -> None:
         await create_topic(peer, "T")
         consumer = PopConsumer(peer)
         begun = time.monotonic()
-        now = int(time.time() * 1000)
-        answer = await consumer.ask(pollTime=400, bornTime=now)
+        answer = await consumer.ask(pollTime=400)
         assert time.monotonic() - begun > 0.2
         assert answer.code == ResponseCode.POLLING_TIMEOUT
-        late = await consumer.ask(pollTime=400, bornTime=now - 5000)
+        monkeypatch.setattr(pop, "waited_ms", lambda request: 5000.0)
+        late = await consumer.ask(pollTime=400)
         assert late.code == ResponseCode.POLLING_TIMEOUT
         assert late.remark is not None and "timeout too much" in late.remark
+        await peer.send("T", b"x")
+        (message,) = await consumer.pop(pollTime=0)  # who does not wait is never too late
+        assert message.body == b"x"
 
     serve(tmp_path, check)
 
 
-def test_a_pop_that_does_not_wait_is_never_too_late(tmp_path: Path) -> None:
-    """Else a consumer whose clock is a second behind the broker's would get nothing, ever."""
+@pytest.mark.parametrize("ahead_s", [-3600, 3600])
+def test_the_clock_of_who_pops_does_not_matter(tmp_path: Path, ahead_s: int) -> None:
+    """Else a consumer whose clock is behind the broker's would get nothing, ever."""
 
     async def check(peer: Peer) -> None:
         await create_topic(peer, "T")
+        born = int((time.time() + ahead_s) * 1000)
+        consumer = PopConsumer(peer)
+        begun = time.monotonic()
+        answer = await consumer.ask(pollTime=400, bornTime=born)
+        assert (answer.code, answer.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+        notified = await peer.ask(
+            RequestCode.NOTIFICATION, **consumer.pop_fields(pollTime=400, bornTime=born)
+        )
+        assert fields(notified)["hasMsg"] == "false"
+        assert time.monotonic() - begun > 0.4
         await peer.send("T", b"x")
-        an_hour_ago = int((time.time() - 3600) * 1000)
-        (message,) = await PopConsumer(peer).pop(pollTime=0, bornTime=an_hour_ago)
+        (message,) = await consumer.pop(pollTime=400, bornTime=born)
         assert message.body == b"x"
 
     serve(tmp_path, check)

@@ -13,6 +13,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Generic, TypeVar
 
 from pymq.clock import Clock
@@ -23,6 +24,15 @@ from pymq.net.server import ServerConnection
 _ANSWERED_MAX = 1000
 #: Requests are answered up to this long after their deadline, those of that time together.
 LATE_S = 0.02
+
+
+def waited_ms(request: Request) -> float:
+    """Return how long ago a request that is being handled was read.
+
+    Not since it was sent, as far as it says when: the clock of its sender may be another, by more
+    than anybody waits.
+    """
+    return (monotonic() - request.connection.input_at) * 1000
 
 
 @dataclass(slots=True, eq=False)

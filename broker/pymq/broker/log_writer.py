@@ -143,11 +143,19 @@ class LogWriter:
     async def append_and_wait(self, put: Put) -> PutResult:
         """Append, and return its place once the flush mode's promise holds.
 
-        It counts as stored whatever slaves do: another try would store it twice.
+        It counts as stored whatever slaves do: for what is not lost with it if it is lost, or what
+        another try would store twice. Clients that go by it are told more (``append_and_tell``).
 
         Raises:
             StoreError: it is not stored, or not proven to be.
         """
+        result, outcome = await self.append_and_tell(put)
+        if outcome not in _AT_LEAST_HERE:
+            raise StoreError(f"message for topic {put.topic}: {outcome.value}: {result.remark}")
+        return result
+
+    async def append_and_tell(self, put: Put) -> tuple[PutResult, Outcome]:
+        """Append, and return what becomes of it, as ``append`` tells it."""
         told: asyncio.Future[tuple[PutResult, Outcome]]
         told = asyncio.get_running_loop().create_future()
 
@@ -156,10 +164,7 @@ class LogWriter:
                 told.set_result((result, outcome))
 
         self.append(put, done)
-        result, outcome = await told
-        if outcome not in _AT_LEAST_HERE:
-            raise StoreError(f"message for topic {put.topic}: {outcome.value}: {result.remark}")
-        return result
+        return await told
 
     def write(self) -> int:
         """Append what this turn brought; return how many puts."""

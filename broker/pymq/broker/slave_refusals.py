@@ -12,6 +12,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.slave import Slave
 from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, Request, Response
+from pymq.protocol.bodies import LockResponse
 from pymq.protocol.codes import (
     AWAIT_METADATA,
     AWAIT_OFFSETS,
@@ -58,6 +59,7 @@ _FOLLOWS: Final = (AWAIT_METADATA, AWAIT_OFFSETS)
 
 _COMMIT: Final = RequestCode.UPDATE_CONSUMER_OFFSET
 _QUERY: Final = RequestCode.QUERY_CONSUMER_OFFSET
+_LOCK: Final = RequestCode.LOCK_BATCH_MQ
 #: Less than the 5 s for which RocketMQ's consumers wait for an answer to that.
 KNOWN_WAIT_S: Final = 4.0
 _KNOWN_PAUSE_S: Final = 0.05
@@ -77,6 +79,8 @@ def with_refusals(
 
     Unlike RocketMQ's, it tells what is committed only if it knows that: consumers would begin with
     what they have answered for, or, if it knows of no offset at all, begin at the end.
+
+    Unlike RocketMQ's, it grants locks of queues only while it acts: the master grants them, too.
     """
     refused: dict[int, Handler] = {
         **dict.fromkeys(_WRITES, _refuse_write),
@@ -84,6 +88,7 @@ def with_refusals(
         **dict.fromkeys(_FOLLOWS, _refuse_slave),
         _COMMIT: _while_alone(handlers[_COMMIT], slave, has_controller=has_controller),
         _QUERY: _when_known(handlers[_QUERY], slave),
+        _LOCK: _granted_while_acting(handlers[_LOCK], slave),
     }
     if not config.slave_read:
         refused |= {code: _while_acting(handlers[code], slave) for code in _READS}
@@ -92,6 +97,16 @@ def with_refusals(
 
 def _while_acting(handle: Handler, slave: Slave) -> Handler:
     return lambda request: handle(request) if slave.is_acting else _refuse_read(request)
+
+
+def _granted_while_acting(handle: Handler, slave: Slave) -> Handler:
+    def lock(request: Request) -> Answer:
+        if slave.is_acting:
+            return handle(request)
+        # No refusal: RocketMQ's consumers would count on what was granted before for longer.
+        return request.response(ResponseCode.SUCCESS, body=LockResponse(queues=[]).encode())
+
+    return lock
 
 
 def _while_alone(handle: Handler, slave: Slave, *, has_controller: bool) -> Handler:

@@ -349,7 +349,7 @@ class Dispatcher:
 
     def _begin_wait(self, code: int) -> None:
         if len(self._waiting) >= self._waiting_count_max:
-            busy = f"{len(self._waiting)} requests are waiting already (waiting_count_max)"
+            busy = f"{len(self._waiting)} requests wait here, as many as may; ask again later"
             raise refusal(ResponseCode.SYSTEM_BUSY, busy)
         if self._admission is not None:
             self._admission.begin_wait(code)

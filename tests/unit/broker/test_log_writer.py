@@ -208,6 +208,19 @@ def test_waiting_for_one() -> None:
     asyncio.run(check())
 
 
+@pytest.mark.parametrize("outcome", [Outcome.STORED, Outcome.SLAVE_TIMEOUT, Outcome.NO_SLAVE])
+def test_who_waits_for_one_may_be_told_what_slaves_do(outcome: Outcome) -> None:
+    async def check() -> None:
+        writer = LogWriter(
+            Log().append, None, wait_replicated=lambda end, done: done(outcome, "slaves")
+        )
+        result, told = await writer.append_and_tell(record(b"a"))
+        assert (result.physical_end, told) == (100, outcome)
+        assert (await writer.append_and_wait(record(b"b"))).physical_end == 100
+
+    asyncio.run(check())
+
+
 def test_while_the_disk_is_suspect_puts_wait_for_a_trial() -> None:
     log, told, disk = Log(), Told(), Disk()
     writer = LogWriter(log.append, None, disk)

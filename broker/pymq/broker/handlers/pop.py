@@ -7,6 +7,7 @@ import asyncio
 import functools
 from collections.abc import Coroutine, Mapping
 
+from pymq.broker.held_requests import waited_ms
 from pymq.broker.pop.access import PopAccess
 from pymq.broker.pop.attempt import PopAttempt
 from pymq.broker.pop.checkpoint import MESSAGES_MAX
@@ -34,7 +35,8 @@ from pymq.store import (
     Selection,
 )
 
-#: A request this much older than its client wanted to wait, if it did, is not executed.
+#: A request that was read so long before its turn, and longer ago than its client wanted to wait,
+#: if it did, is not executed: nobody would take what it pops.
 _LATE_MS = 500
 #: Pause before a pop that took nothing goes on with messages it has not looked at.
 _GO_ON_S = 0.01
@@ -83,13 +85,14 @@ class PopHandlers:
     def pop(self, request: Request) -> Answer:
         """POP_MESSAGE (200050)."""
         header = PopRequest.from_fields(request.fields)
-        age_ms = self._clock.passed_ms(header.born_time) if header.born_time else 0
-        # RocketMQ also refuses those that do not wait, for good if the client's clock is behind.
-        if header.poll_ms > 0 and header.poll_ms - age_ms < -_LATE_MS:
+        # RocketMQ goes by the time at which the client says it was sent: one whose clock is behind
+        # gets nothing then, ever.
+        age_ms = waited_ms(request)
+        if header.poll_ms > 0 and age_ms > header.poll_ms + _LATE_MS:
             remark = f"the broker[{self._broker_name}] pop message is timeout too much"
             return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
         wanted = self._check(header)
-        waits_ms = min(header.poll_ms - age_ms, header.poll_ms)
+        waits_ms = header.poll_ms - age_ms
         deadline_s = self._clock.monotonic_s() + waits_ms / 1000
         return self._pop(request, header, wanted, deadline_s)
 

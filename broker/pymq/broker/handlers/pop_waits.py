@@ -6,6 +6,7 @@ Source: RocketMQ NotificationProcessor, PollingInfoProcessor.
 import functools
 from collections.abc import Mapping
 
+from pymq.broker.held_requests import waited_ms
 from pymq.broker.pop.access import PopAccess
 from pymq.broker.pop.pop_polls import HeldPop, Holding, PopPolls
 from pymq.broker.pop.popping import Popping
@@ -48,8 +49,7 @@ class PopWaitHandlers:
     def notify(self, request: Request) -> Answer:
         """NOTIFICATION (200054)."""
         header = NotificationRequest.from_fields(request.fields)
-        age_ms = self._clock.passed_ms(header.born_time) if header.born_time else 0
-        waits_ms = min(header.poll_ms - age_ms, header.poll_ms)
+        waits_ms = header.poll_ms - waited_ms(request)
         return self._notify(request, header, self._clock.monotonic_s() + waits_ms / 1000)
 
     def _notify(self, request: Request, header: NotificationRequest, deadline_s: float) -> Answer:

@@ -4,24 +4,26 @@ Source: RocketMQ PullMessageProcessor.
 """
 
 import functools
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.slave import Slave
 from pymq.broker.long_poll import HeldPull, LongPoll
+from pymq.broker.pull_checks import PullChecks
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
+from pymq.broker.sent_back import SentBack
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.clock import Clock
-from pymq.errors import BrokerError, refusal
+from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, PartedResponse, Request, Response
-from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
+from pymq.protocol.codes import LanguageCode, PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden, PullRequest, PullResponse
+from pymq.protocol.headers.pull import PullRequest, PullResponse
 from pymq.store import (
     SCAN_MAX,
     Arrival,
@@ -34,9 +36,9 @@ from pymq.store import (
 )
 
 #: Plain numbers: combining flags of an enumeration costs a microsecond, and every pull asks.
-_READ = int(Permission.READ)
 _COMMIT, _SUSPEND = int(PullFlag.COMMIT_OFFSET), int(PullFlag.SUSPEND)
-_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
+#: How long a slave holds a pull that it sends back to the master, and that comes again.
+_SENT_BACK_MS = 1000
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -73,11 +75,12 @@ class PullHandlers:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._selections = selections
+        self._checks = PullChecks(config, topics, groups, selections)
         self._long_poll = long_poll
         self._responses = responses
         self._statistics = statistics
         self._slave = slave
+        self._sent_back = SentBack()
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -89,22 +92,17 @@ class PullHandlers:
     def pull(self, request: Request) -> Answer:
         """Answer a pull, or hold it until a message arrives."""
         header = PullRequest.from_fields(request.fields)
-        if not self._config.lite_pull and request.command.code == RequestCode.LITE_PULL_MESSAGE:
-            raise _forbidden(
-                Forbidden.BROKER,
-                f"the broker[{self._config.name}] for lite pull consumer is forbidden "
-                "(litePullMessageEnable)",
-            )
+        self._checks.check_code(request.command.code)
         if self._slave is not None and self._slave.is_unsure:
-            raise refusal(
-                ResponseCode.SYSTEM_BUSY,
-                "[REJECTREQUEST]system busy, start flow control for a while: the master of this "
-                "slave has not confirmed all of its log since it was started",
-            )
-        selection = self._check(header)
+            return self._pull_unsure(request, header)
+        selection = self._checks.check(header)
         reset = self._reset(request, header)
         if reset is not None:
-            return reset
+            is_sent_back = reset.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            if not (is_sent_back and self._comes_again(request, header)):
+                return reset
+            self._hold(request, header, selection, most_ms=_SENT_BACK_MS)
+            return None
         if header.sys_flag & _COMMIT and header.commit_offset >= 0 and self._keeps_commits():
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -130,57 +128,50 @@ class PullHandlers:
         if header.sys_flag & _SUSPEND and isinstance(found, ReadResult):
             # Nothing has arrived since: no other task had a turn.
             code, offset = self._verdict(header, found)
-            if code == ResponseCode.PULL_NOT_FOUND:
-                self._hold(request, header, selection)
+            has_master = self._slave is not None and self._slave.has_master
+            is_sent_back = has_master and code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            comes_again = is_sent_back and self._comes_again(request, header)
+            if code == ResponseCode.PULL_NOT_FOUND or comes_again:
+                most_ms = _SENT_BACK_MS if comes_again else None
+                self._hold(request, header, selection, most_ms=most_ms)
                 self._note(header, offset)
                 return None
         return self._finish(request, header, found)
+
+    # --- sent back to the master
+
+    def _comes_again(self, request: Request, header: PullRequest) -> bool:
+        """Record that a pull is sent back to the master; return whether it was and may wait."""
+        queue = header.consumer_group, header.topic, header.queue_id
+        comes_again = self._sent_back.comes_again(request.connection, queue, header.queue_offset)
+        return comes_again and bool(header.sys_flag & _SUSPEND)
+
+    def _pull_unsure(self, request: Request, header: PullRequest) -> Answer:
+        """Send a pull back to the master, as what is here may not be read yet.
+
+        A refusal would keep consumers here: they look for a suggestion in answers only.
+        """
+        remark = "the master of this slave has not confirmed all of its log since it was started"
+        is_range = not header.sys_flag & _SUSPEND
+        if is_range and request.command.language == LanguageCode.PYTHON:
+            # pymq's readers of ranges ask the master next, and take other answers for a loss.
+            busy = "[REJECTREQUEST]system busy, start flow control for a while: "
+            raise refusal(ResponseCode.SYSTEM_BUSY, busy + remark)
+        answer = self._to_master(request, header, remark)
+        if not self._comes_again(request, header):
+            return answer
+        self._hold_for(request, header, lambda: answer, lambda arrival: False, _SENT_BACK_MS)
+        return None
+
+    def _to_master(self, request: Request, header: PullRequest, remark: str) -> Command:
+        first, end = self._store.queue_bounds(header.topic, header.queue_id)
+        fields = self._fields(header, header.queue_offset, first, end)
+        return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, remark, fields)
 
     def _keeps_commits(self) -> bool:
         """Return whether what is committed here counts, and not what is at the master."""
         slave = self._slave
         return slave is None or (slave.is_acting and not slave.hands_over)
-
-    # --- checks
-
-    def _check(self, header: PullRequest) -> Selection:
-        """Check that a pull may be served; return what it selects."""
-        config = self._config
-        if not config.is_readable:
-            raise _forbidden(
-                Forbidden.BROKER,
-                f"the broker[{config.name}] pulling message is forbidden "
-                f"(broker permission {config.permission})",
-            )
-        group = self._groups.require(header.consumer_group)
-        if not group.consume_enable:
-            raise _forbidden(
-                Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}"
-            )
-        topic = self._topics.require(header.topic)
-        if not topic.perm & _READ:
-            raise _forbidden(
-                Forbidden.TOPIC,
-                f"the topic[{header.topic}] pulling message is forbidden "
-                f"(topic permission {topic.perm})",
-            )
-        if not 0 <= header.queue_id < topic.read_queue_count:
-            raise refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_count}]",
-            )
-        if header.sys_flag & _SUBSCRIPTION:
-            return self._selections.of_expression(
-                header.topic, header.subscription, header.expression_type
-            )
-        if self._groups.is_read_forbidden(header.consumer_group, header.topic):
-            raise _forbidden(
-                Forbidden.SUBSCRIPTION,
-                f"the consumer group[{header.consumer_group}] is forbidden for "
-                f"topic[{header.topic}]",
-            )
-        return self._selections.of_group(group, header.topic, header.sub_version)
 
     # --- reading and answering
 
@@ -228,19 +219,34 @@ class PullHandlers:
         answer = self._answer(request, header, result)
         return await answer if isinstance(answer, Coroutine) else answer
 
-    def _hold(self, request: Request, header: PullRequest, selection: Selection) -> None:
+    def _hold(
+        self,
+        request: Request,
+        header: PullRequest,
+        selection: Selection,
+        *,
+        most_ms: int | None = None,
+    ) -> None:
+        again = functools.partial(self._pull_again, request, header, selection)
+        wants = functools.partial(self._is_wanted, header.queue_offset, selection)
+        self._hold_for(request, header, again, wants, most_ms)
+
+    def _hold_for(
+        self,
+        request: Request,
+        header: PullRequest,
+        work: Callable[[], Answer],
+        wants: Callable[[Arrival], bool],
+        most_ms: int | None,
+    ) -> None:
         wait_ms = header.suspend_timeout_ms
         if not self._config.long_polling:
             wait_ms = self._config.short_polling_ms
-        self._long_poll.hold(
-            HeldPull(
-                request,
-                self._clock.monotonic_s() + max(wait_ms, 0) / 1000,
-                functools.partial(self._pull_again, request, header, selection),
-                ((header.topic, header.queue_id),),
-                functools.partial(self._is_wanted, header.queue_offset, selection),
-            )
-        )
+        if most_ms is not None:
+            wait_ms = min(wait_ms, most_ms)
+        deadline_s = self._clock.monotonic_s() + max(wait_ms, 0) / 1000
+        queues = ((header.topic, header.queue_id),)
+        self._long_poll.hold(HeldPull(request, deadline_s, work, queues, wants))
 
     def _pull_again(self, request: Request, header: PullRequest, selection: Selection) -> Answer:
         reset = self._reset(request, header)
@@ -265,16 +271,15 @@ class PullHandlers:
 
     def _reset_at_master(self, request: Request, header: PullRequest) -> Command | None:
         """Return the answer that sends a member of such a group back to the master."""
-        topic, queue_id = header.topic, header.queue_id
-        if not self._offsets.has_reset(header.consumer_group, topic, queue_id):
+        if not self._offsets.has_reset(header.consumer_group, header.topic, header.queue_id):
             return None
-        first, end = self._store.queue_bounds(topic, queue_id)
-        fields = self._fields(header, header.queue_offset, first, end)
-        return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, "OFFSET_RESET", fields)
+        return self._to_master(request, header, "OFFSET_RESET")
 
     def _note(self, header: PullRequest, offset: int) -> None:
-        """Record where a pull ended."""
-        self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, offset)
+        """Record where a pull ended, unless its topic or group was deleted while it was held."""
+        group, topic = header.consumer_group, header.topic
+        if topic in self._topics and group in self._groups:
+            self._offsets.note_pull(group, topic, header.queue_id, offset)
 
     def _is_wanted(self, offset: int, selection: Selection, arrival: Arrival) -> bool:
         """Return whether a held pull, which reads from an offset on, wants what has arrived."""
@@ -360,7 +365,3 @@ class PullHandlers:
             topic_sys_flag=0 if topic is None else topic.topic_sys_flag,
             group_sys_flag=0 if group is None else group.group_sys_flag,
         ).to_fields()
-
-
-def _forbidden(kind: Forbidden, remark: str) -> BrokerError:
-    return refusal(ResponseCode.NO_PERMISSION, remark, {FORBIDDEN_FIELD: str(int(kind))})

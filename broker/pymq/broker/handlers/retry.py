@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.log_writer import LogWriter
+from pymq.broker.put_answer import is_kept, send_answer
 from pymq.broker.retry import Retries
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import CorruptRecord, OffsetOutOfRange, refusal
@@ -50,7 +51,11 @@ class RetryHandlers:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     async def send_back(self, request: Request) -> Command:
-        """CONSUMER_SEND_MSG_BACK (36); answered when the next try is as safe as a sent message."""
+        """CONSUMER_SEND_MSG_BACK (36); answered when the next try is as safe as a sent message.
+
+        SUCCESS has the consumer commit beyond the message: whatever may be lost with this broker
+        is refused, as a send would be answered, and the consumer keeps it or sends it once more.
+        """
         header = SendBackRequest.from_fields(request.fields)
         if not self._config.is_writable:
             self._retries.check_group(header.group)
@@ -70,7 +75,10 @@ class RetryHandlers:
             delay_level=header.delay_level,
             times_max=header.max_reconsume_times if says_times else None,
         )
-        await self._log_writer.append_and_wait(again)
+        result, outcome = await self._log_writer.append_and_tell(again)
+        if not is_kept(outcome):
+            code, remark = send_answer(result, outcome)
+            raise refusal(code, remark or outcome.value)
         topic = decode_properties(failed.properties).get(RETRY_TOPIC, failed.topic)
         self._statistics.sent_back(header.group, topic)
         if again.topic.startswith(names.DEAD_LETTER_PREFIX):

@@ -145,10 +145,8 @@ class SendHandlers:
         """Say whether this connection may send pre-encoded records, which have IPv4 hosts."""
         if len(request.connection.packed_host) + len(self._store_host) == 16:
             return request.response(ResponseCode.SUCCESS)
-        return request.response(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            "pre-encoded records have IPv4 hosts; send batches instead",
-        )
+        cure = "pre-encoded records have IPv4 hosts; send batches instead"
+        return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, cure)
 
     # --- checks
 
@@ -332,8 +330,9 @@ class SendHandlers:
             else:
                 self._respond_stored(request, put, queue_id, result, _OK)
             return
-        code, remark = send_answer(result, outcome)
-        if is_in_log(outcome):
+        topic = SendRequest.of(command).topic  # put.topic is another one if it waits
+        code, remark = send_answer(result, outcome, topic)
+        if is_in_log(outcome) and code != ResponseCode.SYSTEM_ERROR:
             self._respond_stored(request, put, queue_id, result, code)
         else:
             request.respond(command.reply(code, remark, _ERROR_FIELDS))

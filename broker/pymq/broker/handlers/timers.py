@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from pymq.broker.config import BrokerConfig
 from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.message_hooks import MessageHooks
-from pymq.broker.put_answer import is_in_log
+from pymq.broker.put_answer import is_in_log, is_kept, send_answer
 from pymq.broker.state.timer_metrics import TimerMetrics
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
@@ -123,9 +123,12 @@ class TimerHandlers:
     def _recalled(
         self, request: Request, handle: RecallHandle, result: PutResult, outcome: Outcome
     ) -> None:
-        if is_in_log(outcome):
+        if is_kept(outcome):
             fields = RecallResponse(message_id=handle.message_id).to_fields()
             response = request.response(ResponseCode.SUCCESS, None, fields | _REGION)
+        elif is_in_log(outcome):  # whoever asks again recalls it once more, which is harmless
+            code, remark = send_answer(result, outcome)
+            response = request.response(code, remark, _REGION)
         else:
             _log.warning("a message is not recalled: %s", result.remark)
             response = request.response(ResponseCode.SYSTEM_ERROR, _FAILED, _REGION)
