@@ -388,10 +388,12 @@ def test_a_recall_that_may_be_lost_with_the_master_is_not_done(tmp_path: Path) -
             assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT, answer
 
 
-def plain_send(topic: str, properties: str) -> Command:
-    request = SendRequest("pg", topic, "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False)
+def plain_send(topic: str, properties: str, body: bytes = b"x") -> Command:
+    request = SendRequest(
+        "pg", topic, "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False
+    )
     fields = dataclasses.replace(request, properties=properties).to_v2()
-    return Command(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    return Command(RequestCode.SEND_MESSAGE_V2, fields, body)
 
 
 def test_messages_are_refused_while_too_few_follow(tmp_path: Path) -> None:
@@ -484,9 +486,8 @@ def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> No
 
 
 def send_timer(pair: Pair, body: bytes, delay_ms: int) -> None:
-    request = SendRequest("pg", "T", "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False)
-    fields = dataclasses.replace(request, properties=f"TIMER_DELAY_MS\x01{delay_ms}\x02").to_v2()
-    answer = ask(pair.master.broker_address, Command(RequestCode.SEND_MESSAGE_V2, fields, body))
+    timer = plain_send("T", f"TIMER_DELAY_MS\x01{delay_ms}\x02", body)
+    answer = ask(pair.master.broker_address, timer)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
