@@ -27,6 +27,7 @@ from pymq.errors import (
     GroupNotExist,
     LocalProtocolError,
     MessageNotFound,
+    PymqError,
     RequestTimeout,
     RouteNotFound,
 )
@@ -222,6 +223,35 @@ def test_groups_and_members(cluster: Cluster, admin: blocking.Admin) -> None:
     admin.groups.delete("team")
     with pytest.raises(GroupNotExist, match="pymq group create team"):
         admin.groups.config("team")
+
+
+def test_a_deleted_group_leaves_no_retry_topic_and_dead_letters_if_wanted(
+    cluster: Cluster, admin: blocking.Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = {"%RETRY%gone", "%DLQ%gone"}
+
+    def left() -> set[str]:
+        """Return which of them are known to the name server, or to the broker."""
+        table = asyncio.run(running.ask(cluster.broker_address, operations.topic_table()))
+        return topics & {*admin.topics.names(with_system=True), *table.topics}
+
+    admin.groups.create("gone")
+    for topic in topics:
+        admin.topics.create(topic, queue_count=1)
+    admin.groups.delete("gone")
+    assert left() == {"%DLQ%gone"}
+    admin.groups.delete("gone", with_dead_letters=True)
+    assert left() == set()
+    # What is left of a group that is gone can be found by this.
+    monkeypatch.setattr(
+        "pymq.client.operations.delete_topic_routes", lambda *_: operations.delete_topic("/")
+    )
+    with pytest.raises(PymqError) as caught:
+        admin.groups.delete("gone", with_dead_letters=True)
+    assert caught.value.__notes__ == [
+        "group 'gone' is deleted, %RETRY%gone and %DLQ%gone perhaps not everywhere: delete what is "
+        "left as a topic (pymq topic delete)"
+    ]
 
 
 def test_a_reset_says_before_what_it_changes_and_then_does_that(

@@ -293,3 +293,24 @@ def test_a_name_server_that_does_not_answer_is_asked_last() -> None:
             assert 1 <= silent.accepted <= ASKING_COUNT_MAX
 
         run(test())
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+def test_a_mode_is_not_for_another_topic_or_group_of_that_name(
+    tmp_path: Path, deleted: str
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await set_mode(peer)
+        await join(peer, "a")
+        assert await query(peer, "a") == [("POP", -1)]
+        if deleted == "topic":
+            answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        else:
+            answer = await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g")
+        assert answer.code == ResponseCode.SUCCESS
+        await create_topic(peer, "T", queues=1)
+        await join(peer, "a")
+        assert await query(peer, "a") == [("PULL", 0)]
+
+    serve(tmp_path, check)

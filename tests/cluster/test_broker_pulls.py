@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 
+from pymq.broker.state.offsets import OffsetTable
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import ConsumerData, GroupConfig, MessageModel, Subscription
 from pymq.protocol.codes import PULL_BYTES_FIELD, PullFlag, RequestCode, ResponseCode
@@ -223,4 +224,39 @@ def test_an_administrator_forbids_a_group_a_topic(tmp_path: Path) -> None:
     table = tmp_path / "config" / "subscriptionGroup.json"
     table.parent.mkdir()
     table.write_text('{"forbiddenTable": {"g": {"T": 4}}, "subscriptionGroupTable": {}}')
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+def test_what_is_deleted_while_a_pull_is_held_is_not_recorded_again(
+    tmp_path: Path, deleted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be another topic, or group, of that name: where was the last pull in that?"""
+    tables: list[OffsetTable] = []
+    note = OffsetTable.note_pull
+
+    def noted(table: OffsetTable, *pulled: Any) -> None:
+        tables.append(table)
+        note(table, *pulled)
+
+    monkeypatch.setattr(OffsetTable, "note_pull", noted)
+
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"old")
+        flags = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
+        held = peer.pull_later("T", 1, sysFlag=flags, suspendTimeoutMillis=60_000)
+        await peer.send("T", b"elsewhere", queue_id=1)  # the pull is held by now
+        (table,) = tables
+        group = "g"
+        assert table.pulled(group, "T", 0) == 1
+        if deleted == "topic":
+            await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        else:
+            forget = {"groupName": group, "cleanOffset": True, "removeOffset": True}
+            await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, **forget)
+        assert table.pulled(group, "T", 0) is None
+        await peer.broker.close()
+        await held
+        assert table.pulled(group, "T", 0) is None
+
     serve(tmp_path, check)

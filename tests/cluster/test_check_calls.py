@@ -1,6 +1,7 @@
 """What a check of transactions may do: cancel a task of its own, close its producer."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -72,3 +73,34 @@ def test_it_may_close_its_producer_in_a_task_that_it_waits_for(asking: Cluster) 
         await producer.close()
 
     run(test())
+
+
+def test_checks_beyond_those_that_may_run_are_said_each_time_it_comes_to_that(
+    asking: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "pymq.client.sending.transactions")
+    monkeypatch.setattr("pymq.client.sending.transactions.CHECKS_MAX", 1)
+    may_end = asyncio.Event()
+
+    async def check(message: ReceivedMessage) -> TransactionStatus:
+        await may_end.wait()
+        return TransactionStatus.UNKNOWN
+
+    def said() -> list[str]:
+        return [one.levelname for one in caplog.records if "check" in one.getMessage()]
+
+    async def test() -> None:
+        async with Producer(
+            asking.name_server, group="pg", timeout_s=TIMEOUT_S, check_transaction=check
+        ) as producer:
+            for _ in range(2):
+                await leave_open(producer)
+            await wait_until(lambda: said() == ["WARNING"], "it is said")
+            may_end.set()
+            await wait_until(lambda: "INFO" in said(), "it is over")
+            may_end.clear()
+            await wait_until(lambda: len(said()) > 2, "it is said again")
+            may_end.set()
+
+    run(test())
+    assert said()[:3] == ["WARNING", "INFO", "WARNING"]

@@ -100,8 +100,35 @@ def test_groups_are_created_reset_and_deleted(cluster: Cluster, where: tuple[str
         (member,) = array(pymq("group", "members", "team", *where))
         assert member["member"] == consumer.client_id
         assert member["subscriptions"]["work"] == "A"
-    assert array(pymq("group", "delete", "team", *where))[0]["deleted"]
+    (gone,) = array(pymq("group", "delete", "team", *where))
+    assert gone["deleted"] and gone["deadLettersKept"] is None
     assert refusal(pymq("group", "delete", "team", *where)).status == 1
+
+
+def test_a_group_is_deleted_with_its_topics(cluster: Cluster, where: tuple[str, ...]) -> None:
+    with blocking.Admin(cluster.name_server, timeout_s=DEADLINE_S) as admin:
+
+        def create() -> None:
+            admin.groups.create("gone")
+            for topic in ("%RETRY%gone", "%DLQ%gone"):
+                admin.topics.create(topic, queue_count=1)
+
+        def left() -> list[str]:
+            return [name for name in admin.topics.names(with_system=True) if "gone" in name]
+
+        create()
+        (gone,) = array(pymq("group", "delete", "gone", *where))
+        assert gone["deadLettersKept"] == "%DLQ%gone" and left() == ["%DLQ%gone"]
+        create()
+        told = pymq("group", "delete", "gone", "-n", cluster.name_server).stdout
+        kept = "its dead letters stay in %DLQ%gone; `pymq topic delete %DLQ%gone` deletes them"
+        assert told.splitlines()[-1] == kept
+        create()
+        (gone,) = array(pymq("group", "delete", "gone", "--with-dead-letters", *where))
+        assert gone["deadLettersKept"] is None and not left()
+        create()
+        array(pymq("deleteSubGroup", "-g", "gone", "-c", "DefaultCluster", *where))
+        assert not left()
 
 
 def test_the_last_messages_and_those_that_follow(cluster: Cluster, where: tuple[str, ...]) -> None:

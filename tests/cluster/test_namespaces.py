@@ -325,7 +325,11 @@ def test_admin_sees_the_namespace(cluster: Cluster) -> None:
         changes = admin.offsets.reset("makers", "made", "earliest")
         assert {change.queue.topic for change in changes} == {"made"}
         assert {one.queue.topic for one in admin.offsets.lag("makers")} == {"made"}
-        admin.groups.delete("makers")
+        for topic in ("%RETRY%makers", "%DLQ%makers"):
+            admin.topics.create(topic, queue_count=1)
+            assert topic.replace("makers", "shop%makers") in whole.topics.names(with_system=True)
+        admin.groups.delete("makers", with_dead_letters=True)
+        assert not [name for name in whole.topics.names(with_system=True) if "makers" in name]
         admin.topics.delete("made")
         assert "shop%made" not in whole.topics.names()
 

@@ -1,6 +1,8 @@
 """What name servers keep of a broker whose registration ends: nothing, unless it goes on."""
 
 import asyncio
+import json
+import logging
 
 import pytest
 from tests.cluster.played import Played
@@ -104,3 +106,41 @@ def test_a_slave_whose_master_is_not_registered_yet_asks_again_soon(
         asyncio.run(run(name_server.address))
     assert found == [("127.0.0.1:1", "127.0.0.1:2")]
     assert caplog.text.count("knows no master of group b yet") == 1
+
+
+def test_another_broker_in_our_place_is_said_each_time_it_comes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "pymq.broker.registration")
+    monkeypatch.setattr("pymq.broker.registration.OTHER_GONE_S", 0.0)
+    own, other = "127.0.0.1:10911", "127.0.0.1:20911"
+    found = [own, other, other, own, own, other]
+
+    async def run(address: str) -> None:
+        registration = Registration(
+            BrokerConfig(name="b", name_servers=(address,), register_interval_ms=10),
+            address=own,
+            ha_address=None,
+            topics=TopicTable,
+            on_order_topics=lambda names: None,
+        )
+        await registration.start(60.0)
+        async with asyncio.timeout(60.0):
+            while len(said()) < 3:
+                await asyncio.sleep(0.01)
+        await registration.close()
+
+    def said() -> list[str]:
+        return [one.levelname for one in caplog.records if other in one.getMessage()]
+
+    def answer(request: Command) -> Command:
+        if request.code != RequestCode.GET_BROKER_MEMBER_GROUP:
+            return request.reply(0)
+        at = found.pop(0) if len(found) > 1 else found[0]
+        group = {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": at}}
+        return request.reply(0, body=json.dumps({"brokerMemberGroup": group}).encode())
+
+    with Played(answer) as name_server:
+        asyncio.run(run(name_server.address))
+    assert said() == ["WARNING", "INFO", "WARNING"]
+    assert f"{other} is not registered as this broker any more" in caplog.text

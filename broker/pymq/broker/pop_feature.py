@@ -102,6 +102,8 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
 def make_assignments(site: Site, tables: Tables, core: Core) -> Feature:
     """Rebalancing by the broker."""
     config = site.config
+    core.deletions.topics.append(tables.modes.forget_topic)
+    core.deletions.groups.append(tables.modes.forget_group)
     routes = TopicRoutes(config.name, config.name_servers, tables.topics, site.clock)
     handlers = AssignmentHandlers(
         config,

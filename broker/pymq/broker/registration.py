@@ -40,6 +40,8 @@ RETRY_S = 2.0
 CONNECT_TIMEOUT_S = 3.0
 _MASTER_ID = 0
 UNREGISTER_TIMEOUT_S = 1.0
+#: Another broker in our place is gone when it was not seen for this long: some register every 60 s.
+OTHER_GONE_S = 130.0
 
 
 #: Gets ``host:port`` of a master for clients, None if it is unknown, and for slaves.
@@ -84,6 +86,8 @@ class Registration:
         #: The body for a version of the topics and a permission: most are as the one before.
         self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
         self._said = SaidOnce(_log)
+        #: The addresses of others that are registered as this broker -> when they were last.
+        self._others_seen_s: dict[str, float] = {}
         self._tasks = Tasks("registration")
         self._announcers = [
             _NameServer(
@@ -170,7 +174,9 @@ class Registration:
             "brokerName": config.name
         }
         other = BrokerData.from_json(group).addresses.get(config.broker_id, self._address)
+        now_s = asyncio.get_running_loop().time()
         if other != self._address:
+            self._others_seen_s[other] = now_s
             self._said.warn(
                 other,
                 "another broker is registered as broker %d of group %s: %s, and this one is %s. "
@@ -181,6 +187,9 @@ class Registration:
                 other,
                 self._address,
             )
+        for gone in [one for one, at in self._others_seen_s.items() if now_s - at > OTHER_GONE_S]:
+            del self._others_seen_s[gone]
+            self._said.over(gone, "%s is not registered as this broker any more", gone)
 
     def _master_found(self, address: str | None, ha_address: str) -> None:
         self.on_master(address, ha_address)

@@ -40,7 +40,11 @@ _MQADMIN: dict[str, tuple[str, str, dict[str, str | None]]] = {
     "updateTopicPerm": ("topic update", "-t", {"-p": "--perm", "-c": "--cluster"}),
     "deleteTopic": ("topic delete", "-t", {"-c": "--cluster"}),
     "updateSubGroup": ("group create", "-g", {"-c": "--cluster", "-r": "--retries"}),
-    "deleteSubGroup": ("group delete", "-g", {"-c": "--cluster", "-r": "--forget-offsets"}),
+    "deleteSubGroup": (
+        "group delete --with-dead-letters",
+        "-g",
+        {"-c": "--cluster", "-r": "--forget-offsets"},
+    ),
     "consumerProgress": ("group lag", "-g", {"-t": "--topic"}),
     "consumerConnection": ("group members", "-g", {}),
     "resetOffsetByTime": (

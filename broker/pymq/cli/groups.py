@@ -104,17 +104,44 @@ def delete(
     forget_offsets: Annotated[
         bool, typer.Option("--forget-offsets", help="Also what it has committed.")
     ] = False,
+    with_dead_letters: Annotated[
+        bool,
+        typer.Option(
+            "--with-dead-letters", help="Also its dead letters, which stay in %DLQ%GROUP otherwise."
+        ),
+    ] = False,
     cluster: arguments.Cluster = None,
 ) -> None:
-    """Delete a consumer group from every master broker, without confirmation."""
+    """Delete a consumer group, and its retry topic, from every master broker.
+
+    It does not ask for confirmation. What waits in %RETRY%GROUP for another try is lost.
+    """
+    from pymq.protocol.names import dead_letter_topic
+
     with shared.changing() as admin:
         if group not in admin.groups.names(with_system=True, cluster=cluster):
             raise GroupNotExist(
                 f"there is no group {group!r} to delete; see `pymq group list`", code=26
             )
-        admin.groups.delete(group, forget_offsets=forget_offsets, cluster=cluster)
-    row = {"group": group, "deleted": True, "offsetsForgotten": forget_offsets}
+        kept = None if with_dead_letters else dead_letter_topic(group)
+        if kept not in admin.topics.names(with_system=True):
+            kept = None
+        admin.groups.delete(
+            group,
+            forget_offsets=forget_offsets,
+            with_dead_letters=with_dead_letters,
+            cluster=cluster,
+        )
+    row = {
+        "group": group,
+        "deleted": True,
+        "offsetsForgotten": forget_offsets,
+        "deadLettersKept": kept,
+    }
     output.table(shared.form, [row], {"group": "DELETED"})
+    if kept is not None and shared.form is output.Form.TEXT:
+        said = f"its dead letters stay in {kept}; `pymq topic delete {kept}` deletes them"
+        output.line(output.printable(said))
 
 
 @commands.command()

@@ -9,6 +9,7 @@ from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.net.buffers import BufferPool
+from pymq.net.invalid_frames import say_invalid
 from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder, Incoming
 from pymq.protocol.plain_runs import PlainRunReader
 
@@ -109,7 +110,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def input_invalid(self, error: RemoteProtocolError) -> None:
         """Say that the connection is closed because of what the peer sent."""
-        _log.warning("%s sent an invalid frame; connection closed: %s", self.peer, error)
+        say_invalid(_log, self._shared, self.peer, error)
 
     # --- asyncio.Protocol
 

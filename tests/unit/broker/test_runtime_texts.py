@@ -57,3 +57,12 @@ def test_a_clock_set_back_does_not_end_the_day() -> None:
     assert days.step(at(4, 12), put_count=10, get_count=1) == 0
     assert days.step(at(5, 13), put_count=10, get_count=1) == 0
     assert days.put_today == 0
+
+
+def test_a_clock_that_was_far_ahead_does_not_stop_the_days() -> None:
+    days = DayTotals(at(1, 12))
+    assert days.step(at(20, 12), put_count=10, get_count=1) == 19
+    assert days.step(at(1, 13), put_count=20, get_count=2) == 0
+    assert days.put_today == 10
+    assert days.step(at(2, 0), put_count=30, get_count=3) == 1
+    assert (days.put_yesterday, days.put_today) == (10, 30)

@@ -38,7 +38,10 @@ HOST = pack_host("127.0.0.1", 10911)
             "topic create T --cluster C --queues 8 --order -n a:1",
         ),
         ("updateTopic -t T -o false", "topic create T"),
-        ("deleteSubGroup -g G -r true", "group delete G --forget-offsets"),
+        (
+            "deleteSubGroup -g G -r true",
+            "group delete --with-dead-letters G --forget-offsets",
+        ),
         ("consumerProgress -g G", "group lag G"),
         ("resetOffsetByTime -g G -t T -s -1", "group reset G --topic T --to latest"),
         ("resetOffsetByTime -g G -t T -s 0 -f true", "group reset G --topic T --to earliest"),
@@ -64,7 +67,10 @@ MQADMIN = [
     ("updateTopicPerm -t T -p 4 -c C", "topic update T --perm 4 --cluster C"),
     ("deleteTopic -t T -c C", "topic delete T --cluster C"),
     ("updateSubGroup -g G -c C -r 3", "group create G --cluster C --retries 3"),
-    ("deleteSubGroup -g G -c C -r true", "group delete G --cluster C --forget-offsets"),
+    (
+        "deleteSubGroup -g G -c C -r true",
+        "group delete --with-dead-letters G --cluster C --forget-offsets",
+    ),
     ("consumerProgress -g G -t T", "group lag G --topic T"),
     ("consumerConnection -g G", "group members G"),
     ("resetOffsetByTime -g G -t T -s now", "group reset G --topic T --to latest"),

@@ -77,17 +77,28 @@ class ConsumerGroup:
         if self.find(client.client_id) is not None:
             self.doubled[client.client_id] = 0
         self.members[connection] = client
+        if known is not None:
+            self._forget_doubled(known.client_id)
         self._ids_body = None
         return True
 
     def remove(self, connection: ServerConnection) -> bool:
         """Remove a member; return whether it was one."""
-        if self.members.pop(connection, None) is None:
+        client = self.members.pop(connection, None)
+        if client is None:
             return False
+        self._forget_doubled(client.client_id)
         self._ids_body = None
         self.wanted.pop(connection, None)
         self.is_divided &= len(set(self.wanted.values())) > 1
         return True
+
+    def _forget_doubled(self, client_id: str) -> None:
+        """Watch a client no longer that has no second connection any more."""
+        if client_id in self.doubled:
+            count = sum(client.client_id == client_id for client in self.members.values())
+            if count < 2:
+                del self.doubled[client_id]
 
     def find(self, client_id: str | None) -> tuple[ServerConnection, Client] | None:
         """Return a member and its connection; the latest one if the client has several."""

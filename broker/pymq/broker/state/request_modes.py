@@ -31,6 +31,20 @@ class RequestModes:
         self._modes.setdefault(mode.topic, {})[mode.group] = mode
         self.on_change()
 
+    def forget_topic(self, topic: str) -> None:
+        """A topic is being deleted. (RocketMQ keeps what was set: for another one of its name.)"""
+        if self._modes.pop(topic, None) is not None:
+            self.on_change()
+
+    def forget_group(self, group: str) -> None:
+        """A group is being deleted: likewise."""
+        topics = [topic for topic, modes in self._modes.items() if modes.pop(group, None)]
+        for topic in topics:
+            if not self._modes[topic]:
+                del self._modes[topic]
+        if topics:
+            self.on_change()
+
     def digest(self) -> str:
         """Return what names the table; empty: so is the table."""
         if not self._modes:

@@ -25,6 +25,8 @@ class DayTotals:
         """Record the current totals if a new day has begun; return the number of new days."""
         day = _day_of(now_ms)
         days = (day - self._day).days
+        if days < -1:  # the clock was far ahead, and is right again: this day is not over
+            self._day = day
         if days <= 0:  # also after the clock was set back
             return 0
         self._day = day

@@ -19,6 +19,7 @@ from pymq.broker.put_answer import is_in_log, is_never_stored
 from pymq.broker.state.timer_metrics import TimerMetrics
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord, ProtocolError
+from pymq.net.said_once import SaidOnce
 from pymq.net.waiting import happens
 from pymq.protocol.message import REAL_TOPIC, UNIQUE_KEY, find_property
 from pymq.protocol.names import TIMER_TOPIC, is_legal
@@ -132,6 +133,7 @@ class TimerDelivery:
         self._clock = clock
         self._metrics = metrics
         self._run_read = run_read
+        self._said = SaidOnce(_log)
         self.rolled_end = 0
 
     async def find_cancelled(self, deletes: Due) -> Cancelled:
@@ -262,17 +264,34 @@ class TimerDelivery:
             self._log_writer.append(copy, functools.partial(batch.done, row), wait=False)
         await batch.finished
         self.rolled_end = max(self.rolled_end, batch.rolled_end)
+        if batch.left:
+            self._said.warn(
+                "not stored",
+                "timer messages that are due cannot be stored (%s); trying again",
+                batch.remark,
+            )
+        elif batch.stored_count:
+            self._said.over("not stored", "timer messages that are due are stored again")
         return batch.left
 
 
 class _Batch:
-    """Messages that are stored together, and which of them could not be."""
+    """Messages that are stored together.
+
+    Attributes:
+        finished: set when the outcome of all is known.
+        left, remark: those that have to be tried again, and why.
+        stored_count: how many are in the log.
+        rolled_end: as that of ``TimerDelivery``.
+    """
 
     def __init__(self, copies: dict[int, NewRecord], finished: "asyncio.Future[None]") -> None:
         self._copies = copies
         self._pending = len(copies)
         self.finished = finished
         self.left: dict[int, NewRecord] = {}
+        self.remark: str | None = None
+        self.stored_count = 0
         self.rolled_end = 0
 
     def done(self, row: int, result: PutResult, outcome: Outcome) -> None:
@@ -285,13 +304,12 @@ class _Batch:
                 result.remark,
             )
         elif not is_in_log(outcome):
-            if not self.left:
-                _log.warning(
-                    "timer messages that are due cannot be stored (%s); trying again", result.remark
-                )
+            self.remark = self.remark or result.remark
             self.left[row] = copy
-        elif copy.topic == TIMER_TOPIC:
-            self.rolled_end = max(self.rolled_end, result.queue_offset + 1)
+        else:
+            self.stored_count += 1
+            if copy.topic == TIMER_TOPIC:
+                self.rolled_end = max(self.rolled_end, result.queue_offset + 1)
         self._pending -= 1
         if not self._pending and not self.finished.done():
             self.finished.set_result(None)

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
+from pymq.client.administration.topics import Topics
 from pymq.client.group.group_progress import merged_connections
-from pymq.errors import ConsumerNotOnline, GroupNotExist
+from pymq.errors import ConsumerNotOnline, GroupNotExist, PymqError
 from pymq.protocol.bodies import ConsumerConnections, GroupConfig
 from pymq.protocol.client_bodies import ConsumerRunningInfo
 from pymq.protocol.codes import ResponseCode
-from pymq.protocol.names import BUILT_IN_GROUPS, check_group
+from pymq.protocol.names import BUILT_IN_GROUPS, check_group, dead_letter_topic, retry_topic
 
 #: Brokers wait 10 s for what a member answers.
 MEMBER_S = 20.0
@@ -20,6 +21,7 @@ class Groups:
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
+        self._topics = Topics(asking)
 
     async def names(self, *, with_system: bool = False, cluster: str | None = None) -> list[str]:
         """Return the names of all consumer groups, sorted.
@@ -72,24 +74,47 @@ class Groups:
         await self._asking.every(masters, lambda: operations.update_group(settings))
 
     async def delete(
-        self, group: str, *, forget_offsets: bool = False, cluster: str | None = None
+        self,
+        group: str,
+        *,
+        forget_offsets: bool = False,
+        with_dead_letters: bool = False,
+        cluster: str | None = None,
     ) -> None:
-        """Delete a consumer group from every master.
+        """Delete a consumer group from every master, and its retry topic as ``Topics.delete`` does.
+
+        What waits in ``%RETRY%group`` for another try is lost. Its dead letters stay, in topic
+        ``%DLQ%group``. Members that are connected bring the group and its retry topic back, where
+        brokers create groups (autoCreateSubscriptionGroup). May be repeated.
 
         Args:
             group: its name.
             forget_offsets: also what it committed.
+            with_dead_letters: also its dead letters, with their topic.
             cluster: only on the masters of this cluster.
 
         Raises:
-            BrokersFailed: some masters did not do it; the others have.
-            PymqError: the only master did not.
+            BrokersFailed: some masters did not do it, or some name servers did not forget a route;
+                the others have. A note says so if the group is deleted and a topic of it is not.
+            ConfigurationError: see ``Topics.delete``.
+            PymqError: the only master, or the only name server, did not.
         """
         check_group(group)
         masters = await self._asking.changers(cluster)
         await self._asking.every(
             masters, lambda: operations.delete_group(group, forget_offsets=forget_offsets)
         )
+        topics = [retry_topic(group), *([dead_letter_topic(group)] if with_dead_letters else [])]
+        for at, topic in enumerate(topics):
+            try:
+                await self._topics.delete(topic, cluster=cluster)
+            except PymqError as error:
+                left = " and ".join(topics[at:])
+                error.add_note(
+                    f"group {group!r} is deleted, {left} perhaps not everywhere: delete what is "
+                    "left as a topic (pymq topic delete)"
+                )
+                raise
 
     async def members(self, group: str) -> ConsumerConnections:
         """Return the live members of a group, merged over the masters; perhaps none.

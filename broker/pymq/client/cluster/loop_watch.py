@@ -11,6 +11,8 @@ _log = logging.getLogger(__name__)
 WATCH_S = 1.0
 #: Longer than most time-outs, and far from the 120 s after which a broker drops a silent client.
 STANDSTILL_S = 5.0
+#: Without a standstill for this long they are over: the next one is said again.
+QUIET_S = 300.0
 
 
 class LoopWatch:
@@ -23,14 +25,16 @@ class LoopWatch:
     def __init__(self, time_s: Callable[[], float]) -> None:
         self._time_s = time_s
         self._last_s = time_s()
+        self._stood_still_s = self._last_s
         self._said = SaidOnce(_log)
 
     def step(self) -> None:
-        """Say it, once for each client, if much more than ``WATCH_S`` has passed since then."""
+        """Say it if much more than ``WATCH_S`` has passed since then, and that it is over."""
         now_s = self._time_s()
         late_s = now_s - self._last_s - WATCH_S
         self._last_s = now_s
         if late_s > STANDSTILL_S:
+            self._stood_still_s = now_s
             self._said.warn(
                 "standstill",
                 "the event loop stood still for %.1f s, because something in it blocks, such as a "
@@ -38,4 +42,8 @@ class LoopWatch:
                 "time out, and brokers that hear nothing for 120 s give the queues to other "
                 "members; use asyncio.to_thread for what blocks, or pymq.blocking",
                 late_s,
+            )
+        elif now_s - self._stood_still_s >= QUIET_S:
+            self._said.over(
+                "standstill", "the event loop has not stood still again for %.0f s", QUIET_S
             )

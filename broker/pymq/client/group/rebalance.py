@@ -82,6 +82,15 @@ class Rebalance:
         """Something changed: rebalance now."""
         self._woken.set()
 
+    def route_changed(self, topic: str) -> None:
+        """A topic has other queues, or a broker of it another master: go on there now."""
+        for queue, reader in self._held.readers.items():
+            if queue.topic == topic:
+                reader.route_changed()
+        if self._held.locks is not None:
+            self._held.locks.route_changed(topic)
+        self.wake()
+
     def subscriptions_changed(self) -> None:
         """Tell the brokers, and rebalance now."""
         self._is_announced = False
@@ -199,11 +208,16 @@ class Rebalance:
         readable = {queue for queue in held - ours if queue.broker_name in route.addresses}
         await self._lose_away(held - ours - readable)
         await self._held.give_up(readable)
-        return await self._held.take(
+        is_settled = await self._held.take(
             ours - held,
             lambda: self._subscriptions.get(topic),
             lambda queue: self._routes.start_in(queue, self._start),
         )
+        for name in {queue.broker_name for queue in (ours - held) & self._held.readers.keys()}:
+            self._troubles.over(
+                name, "group %r reads broker %r again: it is back in the route", self._group, name
+            )
+        return is_settled
 
     async def _lose_away(self, queues: Collection[MessageQueue]) -> None:
         """Stop reading queues of brokers that have left the route: they cannot be committed."""

@@ -30,6 +30,8 @@ FLUSH_S = 0.5
 LINES_MAX = 100
 #: Lines that may wait; those beyond are dropped.
 WAITING_MAX = 10_000
+#: When none were dropped for this long, it is said again.
+QUIET_S = 60.0
 
 _FIELD, _LINE = "\x01", "\x02"
 
@@ -56,10 +58,13 @@ class TraceWriter:
         self._lines: list[tuple[str, Sequence[str]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._said = SaidOnce(_log)
+        #: When the last lines were dropped because too many waited.
+        self._full_s = 0.0
 
     def add(self, lines: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Have lines written; each comes with the ids and keys by which it is found."""
         if len(self._lines) >= WAITING_MAX:
+            self._full_s = self._pool.loop.time()
             self._said.warn(
                 "full", "%d lines of trace wait to be sent: others are dropped", WAITING_MAX
             )
@@ -73,6 +78,8 @@ class TraceWriter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._pool.loop.time() - self._full_s > QUIET_S:
+            self._said.over("full", "no lines of trace are dropped any more")
         lines, self._lines = self._lines, []
         for first in range(0, len(lines), LINES_MAX):
             some = lines[first : first + LINES_MAX]
@@ -86,8 +93,13 @@ class TraceWriter:
                 self._failed(error)
 
     def _sent(self, done: asyncio.Future[SendReceipt]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
             self._failed(error)
+        else:
+            self._said.over("failed", "the trace is written to topic %r again", self.topic)
 
     def _failed(self, error: BaseException) -> None:
         self._said.warn(

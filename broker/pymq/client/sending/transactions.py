@@ -323,6 +323,8 @@ class Transactions:
 
     def _checked(self, _: object) -> None:
         self._checks -= 1
+        if not self._checks:
+            self._said.over("many", "no check of a transaction runs any more: others are answered")
 
     async def _answer_check(
         self, channel: AsyncChannel, header: CheckTransactionRequest, message: ReceivedMessage

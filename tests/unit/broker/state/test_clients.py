@@ -234,3 +234,36 @@ def test_a_producer_is_found_by_its_id_at_its_latest_connection(table: Table) ->
     assert table.producer("one") is old
     table.drop(old)
     assert table.producer("one") is None
+
+
+@pytest.mark.parametrize("how", ["both end", "the older ends", "another id"])
+def test_a_client_that_came_back_is_watched_while_it_has_two_connections(
+    table: Table, how: str
+) -> None:
+    old, new, other = FakeConnection(), FakeConnection(), FakeConnection()
+    table.beat(other, "other", "T")
+    group = table.consumer_group("g")
+    assert group is not None
+    table.beat(old, "one", "T")
+    table.beat(new, "one", "T")
+    assert group.doubled == {"one": 0}
+    table.drop(other.as_connection())
+    assert group.doubled == {"one": 0}
+    if how == "another id":
+        table.beat(old, "two", "T")
+    else:
+        table.drop(old.as_connection())
+    assert group.doubled == {}
+    if how == "both end":
+        table.drop(new.as_connection())
+        assert table.consumer_group("g") is None
+
+
+def test_of_three_connections_two_are_left(table: Table) -> None:
+    connections = [FakeConnection() for _ in range(3)]
+    for connection in connections:
+        table.beat(connection, "one", "T")
+    group = table.consumer_group("g")
+    assert group is not None
+    table.drop(connections[0].as_connection())
+    assert group.doubled == {"one": 0}

@@ -150,3 +150,31 @@ def test_a_message_of_which_no_copy_can_be_made_is_said_and_holds_nothing_up(
     assert sorted(waits.deliver(1000)) == [b"good", b"later"]
     assert caplog.text.count("is not delivered: it cannot be") == 1
     assert f"physical offset {place}" in caplog.text
+
+
+def test_a_log_that_takes_nothing_is_said_once_and_that_it_does_again(
+    waits: Waits, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "pymq.broker.timers.delivery")
+    monkeypatch.setattr("pymq.broker.timers.delivery.RETRY_S", 0.0)
+    for turn in range(2):
+        caplog.clear()
+        for body in (b"a", b"b"):
+            waits.delay(body, 1000)
+        tries = 0
+
+        def refuses(record: NewRecord) -> bool:
+            nonlocal tries
+            tries += 1
+            return tries <= 10
+
+        waits.refuses = refuses
+        assert len(waits.deliver(1000)) == 2 * (turn + 1)
+        assert tries == 12
+        assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+            (
+                "WARNING",
+                "timer messages that are due cannot be stored (refused by the test); trying again",
+            ),
+            ("INFO", "timer messages that are due are stored again"),
+        ]
