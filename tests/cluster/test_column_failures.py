@@ -13,7 +13,7 @@ from pymq.columns.encoding import Messages, encode_messages
 from pymq.errors import ClientClosed, LocalProtocolError, TooManyPending
 from pymq.net.server import ServerConnection
 from pymq.protocol.batch_body import decode_batch
-from pymq.protocol.codes import SEND_RECORDS, RequestCode
+from pymq.protocol.codes import SEND_RECORDS, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 
 KEYS = 8
@@ -140,4 +140,55 @@ def test_what_arrow_cannot_hold_leaves_receipts(monkeypatch: pytest.MonkeyPatch)
                 await producer.send_columns({"body": [later]}, topic="T")
 
     later = rows["body"][ROWS // 2]
+    run(test())
+
+
+@pytest.mark.parametrize("answer", [int(ResponseCode.MESSAGE_ILLEGAL), None], ids=str)
+def test_nothing_of_a_key_is_sent_behind_what_failed(
+    monkeypatch: pytest.MonkeyPatch, answer: int | None
+) -> None:
+    """Whoever sends the rows again that are not stored still has each key's in their order."""
+    monkeypatch.setattr("pymq.columns.table.ROWS_MAX", ROWS // 4)  # in several parts
+
+    async def test() -> None:
+        async with Holding() as broker:
+            broker.is_holding = False
+            broker.answers = [0, 0, answer]
+            async with Producer(broker.address, timeout_s=0.3, deadline_s=0.3) as producer:
+                rows = table(keyed=False) | {"sharding_key": ["one"] * ROWS}
+                with pytest.raises(RowsNotSent, match="77 with keys were not sent") as failed:
+                    await producer.send_columns(rows, topic="T")
+                lost = "UNKNOWN" if answer is None else "FAILED"
+                status = failed.value.receipts.status.tolist()
+                assert status == ["SEND_OK"] * 2 + [lost] + ["FAILED"] * (ROWS - 3)
+                assert len(broker.sent) == 3
+                more = await producer.send_columns(rows, topic="T")  # another call, another try
+                assert more.is_stored.all()
+
+    run(test())
+
+
+def test_a_queue_whose_rows_fail_holds_up_no_other() -> None:
+    async def test() -> None:
+        async with Holding() as broker, Producer(broker.address, **LIMITS) as producer:
+            broker.is_holding = False
+            broker.answers = [int(ResponseCode.MESSAGE_ILLEGAL)]
+            rows = table()
+            with pytest.raises(RowsNotSent) as failed:
+                await producer.send_columns(rows, topic="T")
+            receipts = failed.value.receipts
+            assert len(failed.value.failures) == 1 and receipts.is_stored.sum() == ROWS // 2
+            assert set(receipts.queue_id[receipts.is_stored]) in ({0}, {1})
+
+    run(test())
+
+
+def test_batches_that_are_too_large_for_a_broker_say_what_to_set() -> None:
+    async def test() -> None:
+        async with Holding() as broker, Producer(broker.address, **LIMITS) as producer:
+            broker.is_holding = False
+            broker.answers = [int(ResponseCode.MESSAGE_ILLEGAL)]
+            with pytest.raises(RowsNotSent, match="body_bytes_max; set that to .*maxMessageSize"):
+                await producer.send_columns({"body": [b"1"]}, topic="T")
+
     run(test())

@@ -83,7 +83,12 @@ def _laid_over(
 
 
 def contents(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
-    """Return a binary array's values back to back, and where each starts (n + 1 positions)."""
+    """Return a binary array's values back to back, and where each starts (n + 1 positions).
+
+    A null is empty, whatever lies beneath it.
+    """
+    if array.null_count:
+        array = array.take(pa.array(np.arange(len(array))))
     _, borders, values = array.buffers()
     if not len(array) or borders is None:
         return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
@@ -111,6 +116,12 @@ def as_text(array: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         texts = [None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+def shown(value: pa.Scalar) -> str:
+    """Return a string or binary value for an error message; it need not be UTF-8."""
+    text: bytes = value.cast(pa.binary()).as_py()
+    return text.decode("utf-8", "replace")
 
 
 def byte_lengths(column: pa.Array) -> npt.NDArray[np.int64]:

@@ -27,6 +27,7 @@ from pymq.columns.arrow_arrays import (
     fixed_width,
     map_entries,
     repeated,
+    shown,
 )
 from pymq.columns.arrow_package import pa, pc
 from pymq.columns.unique_key_arrays import NAME_END, VALUE_END, UniqueKeyArrays
@@ -319,7 +320,7 @@ def _encode_maps(
 
     def entry_place(entry: int) -> str:
         row = int(np.searchsorted(offsets, entry, side="right")) - 1
-        return f"{place(row)}: property {names[entry].as_py().decode()!r}"
+        return f"{place(row)}: property {shown(names[entry])!r}"
 
     _check_marks(names, entry_place)
     _check_marks(values, entry_place)
@@ -349,8 +350,7 @@ def _encode_maps(
 
 def _refuse_special(names: pa.Array, given: set[str], place: Callable[[int], str]) -> None:
     refused = [name.encode() for name in _NOT_IN_BATCHES if name not in given]
-    wanted = pa.array(refused, pa.binary())
-    special = pc.is_in(names, wanted)
+    special = pc.is_in(names, pa.array(refused, pa.binary()))
     if pc.any(special).as_py():
         entry = _first(special)
         name = names[entry].as_py().decode()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pymq.columns.arrow_arrays import Longs, byte_lengths, cuts, map_entries
+from pymq.columns.arrow_arrays import Longs, byte_lengths, cuts, map_entries, shown
 from pymq.columns.arrow_package import pa, pc
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.protocol.message import SYSTEM_PROPERTIES, TIMER_DELAY_MS
@@ -36,6 +36,10 @@ def as_table(table: Any) -> Any:  # of packages that have no types
     Raises:
         ConfigurationError: it is nothing of these, or a column's values do not fit together.
     """
+    return _without_dictionaries_of_views(_arrow_table(table))
+
+
+def _arrow_table(table: Any) -> Any:
     try:
         if isinstance(table, pa.Table):
             return table
@@ -53,6 +57,23 @@ def as_table(table: Any) -> Any:  # of packages that have no types
         f"{type(table).__name__}: expected an Arrow table or record batch, a pandas or Polars "
         "DataFrame, or a dict of columns, such as {'body': [b'...'], 'tags': ['a']}"
     )
+
+
+def _without_dictionaries_of_views(table: Any) -> Any:
+    """Return a table in which the values of dictionaries are no views: Arrow decodes none such."""
+    is_view = getattr(pa.types, "is_string_view", lambda _: False)
+    for at, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type) and is_view(field.type.value_type):
+            column = table.column(at)
+            chunks = [
+                pa.DictionaryArray.from_arrays(
+                    chunk.indices, chunk.dictionary.cast(pa.large_string())
+                )
+                for chunk in column.chunks
+            ]
+            kind = pa.dictionary(field.type.index_type, pa.large_string())
+            table = table.set_column(at, field.name, pa.chunked_array(chunks, kind))
+    return table
 
 
 def _as_array(name: object, values: Any) -> Any:
@@ -219,7 +240,7 @@ def _joined_keys(lists: Any, first: int) -> Any:
     if pc.any(wrong).as_py():
         at = int(np.flatnonzero(pc.fill_null(wrong, False).to_numpy(zero_copy_only=False))[0])
         raise LocalProtocolError(
-            f"row {first + row[at]}: key {keys[at].as_py()!r:.80}, expected a string without blanks"
+            f"row {first + row[at]}: key {shown(keys[at])!r:.80}, expected a string without blanks"
         )
     if keys.null_count:
         row = row[keys.is_valid().to_numpy(zero_copy_only=False)]
@@ -240,7 +261,7 @@ def _check(columns: dict[str, Any], first: int) -> None:
         if pc.any(several).as_py():
             row = int(np.flatnonzero(several.to_numpy(zero_copy_only=False))[0])
             raise LocalProtocolError(
-                f"row {first + row}: tags {columns['tags'][row].as_py().decode()!r:.80}: a message "
+                f"row {first + row}: tags {shown(columns['tags'][row])!r:.80}: a message "
                 "has one tag, '||' joins those that a consumer wants"
             )
     if "properties" in columns:

@@ -83,16 +83,18 @@ class TableRequests:
         """Return the topics of the rows.
 
         Raises:
-            LocalProtocolError: a row has none; the text names it.
+            LocalProtocolError: a row has none, or no text; the error names it.
         """
         if self._topic is not None:
             return [self._topic]
-        column = self._table.column("topic").cast(pa.string())
+        try:
+            column = self._table.column("topic").cast(pa.binary())
+        except pa.ArrowException as error:
+            raise LocalProtocolError(f"column topic: {error}") from error
         if column.null_count:
             row = int(column.is_null().to_numpy().argmax())
             raise LocalProtocolError(f"row {row}: topic is null, and a message needs one")
-        found: list[str] = pc.unique(column).to_pylist()
-        return found
+        return [_decoded(name, column) for name in pc.unique(column)]
 
     def parts(
         self, queue_count: Callable[[str], int], takes_records: Callable[[str], bool]
@@ -171,6 +173,20 @@ class TableRequests:
                     kept = bytes(body)
                 yield TableRequest(topic, kept, rows[at:end], key_hash)
                 at = end
+
+
+def _decoded(name: Any, column: Any) -> str:
+    """Return a topic's name, a scalar of a column.
+
+    Raises:
+        LocalProtocolError: it is not UTF-8.
+    """
+    raw: bytes = name.as_py()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        row = pc.index(column, name).as_py()
+        raise LocalProtocolError(f"row {row}: topic {raw!r:.80} is not UTF-8") from error
 
 
 def _by_key(

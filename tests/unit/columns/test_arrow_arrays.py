@@ -3,7 +3,15 @@
 import numpy as np
 import pyarrow as pa
 
-from pymq.columns.arrow_arrays import as_text, cut_out, cuts
+from pymq.columns.arrow_arrays import as_text, contents, cut_out, cuts
+
+
+def beneath(values: list[str], valid: list[bool]) -> pa.Array:
+    """Return binary values of which those that are not valid are null, and still there."""
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [bits, *pa.array(values, pa.binary()).buffers()[1:]]
+    )
 
 
 def test_cut_out() -> None:
@@ -28,3 +36,10 @@ def test_cuts_always_move() -> None:
         (4, 5),
     ]
     assert list(cuts(np.array([], np.int64), rows_max=2, bytes_max=3)) == []
+
+
+def test_what_lies_beneath_a_null_is_no_content() -> None:
+    array = beneath(["ab", "hidden", "c", "hidden"], [True, False, True, False])
+    for part, text, start in ((array, b"abc", [0, 2, 2, 3, 3]), (array[1:3], b"c", [0, 0, 1])):
+        found, borders = contents(part)
+        assert (found.tobytes(), borders.tolist()) == (text, start)

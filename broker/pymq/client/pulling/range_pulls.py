@@ -1,21 +1,27 @@
 """Reading a range of a queue with asyncio: sends the pulls of a plan, takes the answers.
 
 Which pulls these are is the plan's business (``ranges``); ``range_reader`` does the same for
-blocking clients.
+blocking clients. A slave is read while the master is away; what it lacks is waited for.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.operations import Pull
+from pymq.client.pulling.read_patience import ReadPatience
 from pymq.client.ranges import Joiner, PullChunk, RangePlan, Span
 from pymq.client.sockets.blocking_pool import PASSING
+from pymq.errors import OffsetOutOfRange, RouteNotFound
 from pymq.protocol.command import Command
 
-#: Pause between two tries: first, and longest.
-PAUSE_FIRST_S = 0.05
-PAUSE_MAX_S = 1.0
+
+class _Asked(NamedTuple):
+    """A pull in flight."""
+
+    answer: asyncio.Future[Command]
+    is_master: bool
 
 
 class RangePulls:
@@ -39,11 +45,9 @@ class RangePulls:
         self._pool = pool
         self._plan = plan
         self._pull = pull
-        self._deadline_s = deadline_s
+        self._patience = ReadPatience(pool, plan.queue.topic, deadline_s=deadline_s)
         self._joiner = Joiner()
-        self._in_flight: dict[Span, asyncio.Future[Command]] = {}
-        self._failed_s: float | None = None
-        self._pause_s = PAUSE_FIRST_S
+        self._in_flight: dict[Span, _Asked] = {}
 
     async def chunks(self) -> AsyncIterator[PullChunk]:
         """Yield the messages of the range, in order, exactly once.
@@ -51,7 +55,8 @@ class RangePulls:
         While a chunk is in the caller's hands the next pulls are in flight.
 
         Raises:
-            OffsetOutOfRange: part of the range is not there; the text says what is.
+            OffsetOutOfRange: part of the range is not there, as the master says; the text says
+                what is.
             PymqError: no progress until the deadline, or the broker refused.
         """
         plan = self._plan
@@ -68,7 +73,12 @@ class RangePulls:
 
     async def _send(self) -> None:
         """Send what the plan wants in flight."""
-        channel = await self._pool.read_channel(self._plan.queue)
+        queue = self._plan.queue
+        channel = await self._pool.read_channel(queue)
+        route = self._pool.routes.find(queue.topic)
+        # A route that has changed this very moment may call a master a slave: it is asked again.
+        masters = {} if route is None else route.masters()
+        is_master = masters.get(queue.broker_name) == channel.address
         for span in self._plan.unsent():
             span.operation = one = self._pull(span.offset, count_max=span.count)
             future = channel.request_nowait(
@@ -76,19 +86,28 @@ class RangePulls:
             )
             future.add_done_callback(_seen)
             span.opaque = one.request.opaque
-            self._in_flight[span] = future
+            self._in_flight[span] = _Asked(future, is_master)
 
     async def _receive(self) -> PullChunk:
         """Wait for the oldest answer, and send what comes after it."""
         if not self._plan.spans:
             await self._send()
         oldest = self._plan.spans[0]
-        answer = await self._in_flight[oldest]
+        asked = self._in_flight[oldest]
+        answer = await asked.answer
         assert oldest.operation is not None
         peer = self._plan.queue.broker_name
-        chunk = self._plan.accept(oldest.operation.result(answer, peer=peer))
+        result = oldest.operation.result(answer, peer=peer)
+        try:
+            chunk = self._plan.accept(result, is_from_master=asked.is_master)
+        except OffsetOutOfRange as error:
+            if asked.is_master:
+                raise
+            raise RouteNotFound(
+                f"{error}; that is what a slave has, which may lag: start the master of {peer!r}"
+            ) from error
         del self._in_flight[oldest]
-        self._failed_s, self._pause_s = None, PAUSE_FIRST_S
+        self._patience.progressed()
         try:
             await self._send()
         except PASSING:
@@ -105,15 +124,7 @@ class RangePulls:
             return await self._receive()
         except PASSING as error:
             self._restart()
-            now_s = self._pool.loop.time()
-            if self._failed_s is None:
-                self._failed_s = now_s
-            if now_s + self._pause_s > self._failed_s + self._deadline_s:
-                error.add_note(f"it was tried again for {now_s - self._failed_s:.0f} s")
-                raise
-        self._pool.routes.doubt(self._plan.queue.topic)
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+            await self._patience.wait(error)
         return None
 
     def _restart(self) -> None:
@@ -121,8 +132,8 @@ class RangePulls:
         self._plan.restart()
 
     def _forget(self) -> None:
-        for future in self._in_flight.values():
-            future.cancel()
+        for asked in self._in_flight.values():
+            asked.answer.cancel()
         self._in_flight.clear()
 
 

@@ -23,7 +23,7 @@ from pymq.client.sending.producer_config import ProducerConfig
 from pymq.client.sending.producer_parts import ProducerParts
 from pymq.client.sending.send_attempt import SendAttempt
 from pymq.client.sending.send_template import SEND_BATCH, SendTemplate
-from pymq.errors import ConfigurationError, PymqError, RowsNotSent
+from pymq.errors import ConfigurationError, MessageIllegal, PymqError, RowsNotSent
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS
 from pymq.protocol.command import Command
@@ -37,6 +37,11 @@ _log = logging.getLogger(__name__)
 
 #: Bytes of one batch: large enough that requests cost little, and small enough to take turns.
 BATCH_BYTES = 512 << 10
+#: What to do where a broker refuses batches of that size.
+_TOO_LARGE = (
+    f"if that is for their size: rows become batches of up to {BATCH_BYTES} B, and of no more than "
+    "the producer's body_bytes_max; set that to the broker's maxMessageSize"
+)
 
 
 class ColumnSend(SendAttempt[SendResult]):
@@ -106,7 +111,8 @@ class ColumnSends:
         ``keys`` (strings, or lists of them), ``sharding_key``, ``properties`` (a map of strings),
         ``flag``. All but ``body`` and ``topic`` may be null. Neighbouring rows go to one queue
         together. Rows with a sharding key go to the queue of its hash, as in ``send``, in the
-        order of the table. Nothing is compressed or delayed.
+        order of the table: when some of them fail, or may have, no later ones are sent to that
+        queue. Nothing is compressed or delayed.
 
         Args:
             table: an Arrow table or record batch, a pandas or Polars DataFrame, or a mapping of
@@ -217,11 +223,19 @@ class ColumnSends:
     async def _lane(
         self, requests: "list[TableRequest]", limit_s: float, results: "_Results"
     ) -> None:
-        """Send requests of one queue one after the other, unless one of any queue cannot be."""
+        """Send requests of one queue one after the other, unless one of any queue cannot be.
+
+        The first that fails is the last one, also of the parts to come: were later rows of its keys
+        stored, it would come behind them when it is sent again.
+        """
         for request in requests:
             if results.is_over:
                 return
             try:
+                self._parts.pool.check_open()
+                if results.has_failed(request):
+                    results.held_back += len(request.rows)
+                    continue
                 assert request.key_hash is not None
                 until_s = self._parts.pool.loop.time() + limit_s
                 queues = await self._parts.sender.wait_queues(request.topic, until_s)
@@ -270,6 +284,7 @@ class _Results:
         waiting: the requests that were sent.
         failures: of requests, and what ended the sending.
         is_over: a request could not be sent, so none is sent any more.
+        held_back: rows that were not sent because others, of the same queue, failed before.
     """
 
     def __init__(self, requests: "TableRequests") -> None:
@@ -287,6 +302,13 @@ class _Results:
         self.waiting: list[asyncio.Future[SendResult]] = []
         self.failures: list[PymqError] = []
         self.is_over = False
+        self.held_back = 0
+        #: Topics, and numbers of their queues, where rows with a key failed.
+        self._failed: set[tuple[str, int]] = set()
+
+    def has_failed(self, request: "TableRequest") -> bool:
+        """Has an earlier request with keys of the same queue failed, or may it have?"""
+        return (request.topic, request.key_hash) in self._failed
 
     def add(self, request: "TableRequest", future: "asyncio.Future[SendResult]") -> None:
         """Take up the result of a request when it is there."""
@@ -297,6 +319,8 @@ class _Results:
         rows, receipts = request.rows, self._receipts
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or error is not None:
+            if request.key_hash is not None:
+                self._failed.add((request.topic, request.key_hash))
             if isinstance(error, PymqError):
                 self.failures.append(error)
                 if error.outcome_known:
@@ -321,6 +345,10 @@ class _Results:
         if lost:
             unknown = int((receipts.status == UNKNOWN).sum())
             why = "; ".join(str(error) for error in self.failures[:2])
+            if self.held_back:
+                why += f"; {self.held_back} with keys were not sent, others of their queues failed"
+            if any(isinstance(error, MessageIllegal) for error in self.failures):
+                why += f"; {_TOO_LARGE}"
             raise RowsNotSent(
                 f"{lost} of {len(receipts)} rows are not stored, or not known to be ({unknown}): "
                 f"{why or 'the producer was closed meanwhile'}",
