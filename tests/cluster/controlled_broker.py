@@ -36,6 +36,7 @@ class ControlledBroker:
         controllers: ``host:port`` of all; all get the heartbeats.
         beat_s: time between heartbeats.
         silence_ms: what it says of its heartbeats.
+        port: where it listens; 0: anywhere.
 
     Attributes:
         id: its broker id, once it is registered.
@@ -48,7 +49,11 @@ class ControlledBroker:
     """
 
     def __init__(
-        self, *controllers: str, beat_s: float = 0.02, silence_ms: int = 60_000
+        self,
+        *controllers: str,
+        beat_s: float = 0.02,
+        silence_ms: int = 60_000,
+        port: int = 0,
     ) -> None:
         self._controllers = controllers
         self._beat_s = beat_s
@@ -57,7 +62,9 @@ class ControlledBroker:
         self._dispatcher = Dispatcher(
             "fake broker", {RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._told}
         )
-        self._server = Server(ServerConfig(), self._dispatcher.on_commands, lambda one: None)
+        self._server = Server(
+            ServerConfig(port=port), self._dispatcher.on_commands, lambda one: None
+        )
         self._tasks = Tasks("fake broker")
         self.id = 0
         self.epoch, self.end = 0, 0
@@ -121,6 +128,7 @@ class ControlledBroker:
         return self.id
 
     async def register(self) -> Command:
+        """Tell where it is."""
         return await self.ask(
             RequestCode.CONTROLLER_REGISTER_BROKER,
             RegisterReplicaRequest(
@@ -143,7 +151,16 @@ class ControlledBroker:
         """Wait until it has beaten this often; then the controller knows how fast it is."""
         while self._beat_count < count:
             await asyncio.sleep(self._beat_s)
-        await self.state()  # they have arrived
+        await self.wait_heard()
+
+    async def wait_heard(self) -> None:
+        """Wait until everything has arrived."""
+        await self.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)
+
+    async def ask_who_is_master(self) -> Command:
+        return await self.ask(
+            RequestCode.CONTROLLER_GET_REPLICA_INFO, ReplicaInfoRequest(broker_name=NAME)
+        )
 
     def beat(self) -> None:
         self._beat_count += 1
@@ -178,8 +195,7 @@ class ControlledBroker:
         )
 
     async def state(self) -> tuple[ReplicaInfoResponse, SyncStateSet]:
-        header = ReplicaInfoRequest(broker_name=NAME)
-        answer = await self.ask(RequestCode.CONTROLLER_GET_REPLICA_INFO, header)
+        answer = await self.ask_who_is_master()
         assert answer.code == 0, answer.remark
         return ReplicaInfoResponse.from_fields(answer.fields), SyncStateSet.decode(answer.body)
 

@@ -16,9 +16,9 @@ from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
 from tests.cluster.etcd_members import EtcdCluster
 from tests.interop.controllers import PymqController, eventually, leader_of
 
-from pymq.controller import Controller, ControllerConfig
+from pymq.controller import Controller, ControllerConfig, claims
 from pymq.controller.liveness import BEAT_COUNT
-from pymq.errors import ConfigurationError
+from pymq.errors import ConfigurationError, refusal
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.controller import (
     CleanBrokerDataRequest,
@@ -33,6 +33,7 @@ from pymq.settings import parse_properties
 
 DEADLINE_S = 60.0
 FAILED = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+INVALID_ID = ResponseCode.CONTROLLER_BROKER_ID_INVALID
 
 
 def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -169,6 +170,29 @@ async def test_a_master_that_falls_silent_is_replaced_and_told_when_it_is_back(
 
 
 @awaited
+async def test_why_a_group_cannot_be_reviewed_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as controller, group_of(controller) as (one, two):
+        attempts = 0
+
+        async def fail(*arguments: Any) -> bool:
+            nonlocal attempts
+            attempts += 1
+            raise refusal(ResponseCode.SYSTEM_ERROR, "no space left on device")
+
+        with monkeypatch.context() as full:
+            full.setattr(controller.store, "replace", fail)
+            await one.close()
+            async with asyncio.timeout(DEADLINE_S):
+                while attempts < 5:
+                    await asyncio.sleep(0.01)
+        said = [line for line in caplog.records if "could not be reviewed" in line.message]
+        assert len([line for line in said if line.levelno == logging.WARNING]) == 1
+        await two.wait_master(2, 2)
+
+
+@awaited
 async def test_a_notice_is_repeated_until_it_is_heard(tmp_path: Path) -> None:
     async with running(tmp_path) as controller, group_of(controller) as (one, two):
         two.is_deaf = True
@@ -215,7 +239,7 @@ async def test_designated_by_an_administrator(tmp_path: Path) -> None:
 
 
 @awaited
-async def test_two_brokers_of_one_id(tmp_path: Path) -> None:
+async def test_two_brokers_of_one_id(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with (
         running(tmp_path) as controller,
         group_of(controller) as (one, two),
@@ -223,15 +247,87 @@ async def test_two_brokers_of_one_id(tmp_path: Path) -> None:
     ):
         copy.id = one.id
         answer = await copy.register()
-        assert answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        assert answer.code == INVALID_ID
         assert "brokerIdentity" in (answer.remark or "")
         copy.begin_to_beat()
-        await copy.wait_beats(2)
+        await copy.wait_beats(4)
         copy.is_silent = True
-        await copy.state()  # what was under way has arrived
+        said = [line for line in caplog.messages if "do not count" in line]
+        assert len(said) == 1 and copy.address in said[0] and one.address in said[0]
+        # The next term of the id is not for the copy.
+        for answer in (await copy.ask_who_is_master(), await copy.elect()):
+            assert answer.code == INVALID_ID
+            assert one.address in (answer.remark or "") and copy.address in (answer.remark or "")
+        await one.state()
         await one.close()
         await two.wait_master(2, 2)
         assert (await copy.register()).code == 0  # the broker has moved there
+        copy.beat()
+        await copy.state()
+
+
+@awaited
+async def test_a_broker_that_has_lost_its_id_is_told(tmp_path: Path) -> None:
+    """It stood still, and another one has its id when it goes on."""
+    async with (
+        running(tmp_path, heartbeat_timeout_ms=300) as controller,
+        group_of(controller, {"silence_ms": 300}, {}) as (one, two),
+        ControlledBroker(controller.address) as moved,
+    ):
+        moved.id = one.id
+        await one.wait_beats(BEAT_COUNT + 1)
+        one.is_silent = True
+        async with asyncio.timeout(DEADLINE_S):
+            while (await moved.register()).code == INVALID_ID:
+                await asyncio.sleep(0.05)
+        moved.begin_to_beat()
+        await moved.wait_heard()
+        for _ in range(2):
+            answer = await one.ask_who_is_master()
+            assert answer.code == INVALID_ID and moved.address in (answer.remark or "")
+            assert (await one.register()).code == INVALID_ID
+            one.beat()
+
+
+@awaited
+async def test_a_copy_does_not_take_the_place_of_its_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks what was written since; and the original may only stand still."""
+    monkeypatch.setattr(claims, "OVERLAP_S", 0.1)
+    async with (
+        running(tmp_path) as controller,
+        group_of(controller) as (one, two),
+        ControlledBroker(controller.address) as copy,
+    ):
+        copy.id = one.id
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + 0.3
+        while loop.time() < until_s:
+            assert (await copy.register()).code == INVALID_ID
+            await asyncio.sleep(0.02)
+        await one.close()
+        await two.wait_master(2, 2)
+        answer = await copy.register()
+        assert answer.code == INVALID_ID and "by itself" in (answer.remark or "")
+        # Started again, by somebody who knows, it does.
+        async with ControlledBroker(controller.address) as again:
+            again.id = one.id
+            assert (await again.register()).code == 0
+
+
+@awaited
+async def test_a_controller_that_starts_gives_no_copy_the_id(tmp_path: Path) -> None:
+    """It has not heard of the original yet, which does not register again."""
+    async with running(tmp_path) as controller, group_of(controller) as (_, two):
+        await controller.close()
+        async with (
+            running(tmp_path, patience_ms=600_000) as controller,
+            ControlledBroker(controller.address) as copy,
+        ):
+            copy.id = two.id
+            answer = await copy.register()
+            assert answer.code == INVALID_ID and "pymqStartPatience" in (answer.remark or "")
 
 
 @awaited
@@ -252,12 +348,13 @@ async def test_a_master_that_registers_again_has_a_new_term(tmp_path: Path) -> N
 @awaited
 async def test_a_controller_that_starts_waits_for_the_master(tmp_path: Path) -> None:
     """It has heard of nobody: that the master is gone it cannot say."""
-    async with running(tmp_path) as controller, group_of(controller):
+    async with running(tmp_path) as controller, group_of(controller) as brokers:
         await controller.close()
+        ports = [int(one.address.rpartition(":")[2]) for one in brokers]
     async with (
         running(tmp_path, patience_ms=600_000) as controller,
-        ControlledBroker(controller.address) as one,
-        ControlledBroker(controller.address) as two,
+        ControlledBroker(controller.address, port=ports[0]) as one,
+        ControlledBroker(controller.address, port=ports[1]) as two,
     ):
         one.id, two.id = 1, 2
         answer = await two.register()
@@ -282,6 +379,7 @@ async def test_its_patience_ends(tmp_path: Path) -> None:
         ControlledBroker(controller.address) as two,
     ):
         two.id = 2
+        assert (await two.register()).code == 0
         two.begin_to_beat()
         await two.wait_master(2, 2)
 

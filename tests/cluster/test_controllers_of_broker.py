@@ -103,3 +103,20 @@ def test_a_frozen_controller_keeps_its_connection(monkeypatch: pytest.MonkeyPatc
         await played.server.close()
 
     run(test())
+
+
+def test_a_controller_hears_first_who_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controllers, "REQUEST_TIMEOUT_S", LONG_S)
+
+    async def test() -> None:
+        played = PlayedController()
+        await played.server.start()
+        ours = Controllers(
+            [played.address], lambda: controllers.one_way(RequestCode.BROKER_HEARTBEAT, ASKED)
+        )
+        assert (await ours.request(RequestCode.CONTROLLER_GET_REPLICA_INFO, ASKED)).code == 0
+        assert played.told_over == played.connections
+        await ours.close()
+        await played.server.close()
+
+    run(test())

@@ -119,12 +119,27 @@ class Peer:
             await asyncio.sleep(0.005)
 
 
-def serve(check: Callable[..., Awaitable[None]], *, count: int = 1, **settings: Any) -> None:
+class MovedClock(Clock):
+    """A clock that tests move."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+def serve(
+    check: Callable[..., Awaitable[None]],
+    *,
+    count: int = 1,
+    clock: Clock | None = None,
+    **settings: Any,
+) -> None:
     """Run ``check`` against ``count`` name servers on ports of their own."""
 
     async def run() -> None:
         config = NamesrvConfig(port=0, **settings)
-        servers = [NameServer(config) for _ in range(count)]
+        servers = [NameServer(config, clock) for _ in range(count)]
         try:
             for server in servers:
                 await server.start()
@@ -179,12 +194,6 @@ def test_two_name_servers_know_nothing_of_each_other() -> None:
 
 
 def test_a_silent_broker_expires_and_its_connection_is_closed() -> None:
-    class MovedClock(Clock):
-        now_s = 0.0
-
-        def monotonic_s(self) -> float:
-            return self.now_s
-
     async def run() -> None:
         clock = MovedClock()
         server = NameServer(NamesrvConfig(port=0), clock)
@@ -192,8 +201,9 @@ def test_a_silent_broker_expires_and_its_connection_is_closed() -> None:
         try:
             async with await Peer.connect(server) as broker, await Peer.connect(server) as client:
                 await broker.register("broker-a", "T")
-                clock.now_s = 119.0
-                assert server.expire_brokers() == 0
+                for now_s in range(5, 121, 5):
+                    clock.now_s = now_s
+                    assert server.expire_brokers() == 0
                 clock.now_s = 121.0
                 assert server.expire_brokers() == 1
                 assert await client.addresses("T") == set()
@@ -202,6 +212,42 @@ def test_a_silent_broker_expires_and_its_connection_is_closed() -> None:
             await server.close()
 
     asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_a_standstill_of_the_name_server_is_no_silence_of_brokers() -> None:
+    async def check(server: NameServer) -> None:
+        async with await Peer.connect(server) as broker, await Peer.connect(server) as client:
+            await broker.register("broker-a", "T")
+            clock.now_s += 500.0
+            assert server.expire_brokers() == 0
+            assert await client.addresses("T") == {"127.0.0.1:10911"}
+            expired = 0
+            for _ in range(25):
+                clock.now_s += 5.0
+                expired += server.expire_brokers()
+            assert expired == 1
+
+    clock = MovedClock()
+    serve(check, clock=clock)
+
+
+def test_who_leaves_when_a_name_server_stops_is_not_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(server: NameServer) -> None:
+        async with await Peer.connect(server) as master, await Peer.connect(server) as slave:
+            for broker_id, peer in enumerate((master, slave)):
+                await peer.register(
+                    "broker-a",
+                    port=10911 + broker_id,
+                    brokerId=broker_id,
+                    enableActingMaster="true",
+                )
+            await server.close()
+            await master.wait_closed()
+            await slave.wait_closed()
+        assert not [one for one in caplog.messages if "lowest id" in one or "removed" in one]
+
+    with caplog.at_level(logging.INFO):
+        serve(check, notify_lowest_id=True)
 
 
 def test_the_scan_runs_by_itself() -> None:

@@ -6,6 +6,7 @@ import logging
 import resource
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -19,6 +20,8 @@ from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder, Incoming, encode_frame
 
 DEADLINE_S = 60.0
+#: Longer than a standstill has to be.
+FROZEN_S = 0.8
 
 
 class Echo:
@@ -238,6 +241,39 @@ def test_a_connection_stuck_in_a_frame_or_silent_is_closed_by_deadline() -> None
         assert echo.ended == 2
 
     serve(check, frame_s=0.05, idle_s=0.1)
+
+
+def freeze() -> None:
+    """Stand still, with the event loop, for longer than nobody would notice."""
+    time.sleep(FROZEN_S)
+
+
+def test_a_standstill_of_this_process_is_no_silence_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Timers run before any socket is read when it goes on."""
+
+    async def check(server: Server, echo: Echo) -> None:
+        half_reader, half_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        half_writer.write(request(1)[:10])
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request(1))
+        await read_commands(reader, 1)
+        freeze()
+        await asyncio.sleep(0)  # timers that are due run, and nothing is read
+        half_writer.write(request(1)[10:])
+        writer.write(request(2))
+        await read_commands(half_reader, 1)
+        await read_commands(reader, 1)
+        assert echo.ended == 0
+        assert [one for one in caplog.messages if "stood still" in one]
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        half_writer.close()
+        writer.close()
+
+    with caplog.at_level("INFO"):
+        serve(check, frame_s=0.1, idle_s=0.3)
 
 
 def test_unfinished_frames_of_all_connections_have_a_limit(

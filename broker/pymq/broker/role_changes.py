@@ -149,7 +149,7 @@ class RoleChanges:
         confirmed_end = 0 if self._members is None else self._members.confirmed_end
         return self._epochs.epochs.last_number, self._log_end, confirmed_end
 
-    def _begin_term(self, term: Term) -> None:
+    def _begin_term(self, term: Term | None) -> None:
         self._wanted = term
         self._changed.set()
 
@@ -170,7 +170,10 @@ class RoleChanges:
             await self._changed.wait()
             self._changed.clear()
             term, cut_end = self._wanted, self._cut_end
-            if term is None or (term == self._term and cut_end is None):
+            if term is None:  # none yet, or not any more
+                await self._end_run()
+                continue
+            if term == self._term and cut_end is None:
                 continue
             try:
                 await self._change(term, cut_end)

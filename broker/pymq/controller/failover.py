@@ -96,9 +96,27 @@ class Failover:
                 "that make up brokers",
                 BROKER_COUNT_MAX,
             )
+        self._look_for_another(name, broker_id, report.address)
         if is_new:
+            self._said.over(("two of one id", name, broker_id))
             _log.info("broker %s, id %d, is alive", name, broker_id)
             self._start_review(name, came=broker_id)
+
+    def _look_for_another(self, name: str, broker_id: int, address: str) -> None:
+        """Say that two brokers beat with one id, if they do."""
+        holder = self._liveness.holder(name, broker_id)
+        if holder is None or not address or holder[0] in ("", address):
+            return
+        self._said.warn(
+            ("two of one id", name, broker_id),
+            "broker %s, id %d, is at %s, and so says one at %s, whose heartbeats do not count: two "
+            "brokers have copies of one store. Delete brokerIdentity in the store of the copy, or "
+            "stop it",
+            name,
+            broker_id,
+            holder[0],
+            address,
+        )
 
     def connection_ended(self, connection: Hashable) -> None:
         """Brokers whose connection ended are gone."""
@@ -126,9 +144,12 @@ class Failover:
                 await asyncio.sleep(RETRY_S)
             try:
                 await self.review(name, came=came)
+                self._said.over(("review", name), "group %s is looked after again", name)
                 return
             except PymqError as error:
-                _log.warning("group %s could not be reviewed: %s", name, error)
+                self._said.warn(
+                    ("review", name), "group %s could not be reviewed: %s", name, error
+                )
                 if not self._registry.is_leader:
                     return
 

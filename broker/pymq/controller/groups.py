@@ -143,8 +143,14 @@ def register(
     broker_id: int,
     address: str,
     alive: Alive,
+    may_be_alive: bool = False,
+    original: str | None = None,
 ) -> Outcome:
     """Record at which address a broker is now, unless another broker with its id is alive.
+
+    Args:
+        may_be_alive: is it too early to say that the broker is gone which has the id?
+        original: where another broker with the id was alive while this one asked for it.
 
     Brokers register when they start. If the master does, it is a new process: it may have lost the
     end of its log, with its power, and what the old one asked for may still arrive. It is not the
@@ -173,6 +179,21 @@ def register(
             "have it: two brokers have copies of one store. Delete brokerIdentity in the store of "
             "the copy, and it gets an id of its own; if the broker has moved, wait until the old "
             "one is gone",
+        )
+    if original is not None:
+        return _invalid_id(
+            state,
+            f"brokerId {broker_id} of {name} was in use at {original} while {address} asked for "
+            "it, so that is a copy, which lacks what was written since: it does not become that "
+            "broker by itself. Delete brokerIdentity in its store, and it gets an id of its own; "
+            "or, if it shall take the place of the one that is gone, start it again",
+        )
+    if may_be_alive and broker_id not in alive and member.address != address:
+        return _invalid_id(
+            state,
+            f"brokerId {broker_id} of {name} is that of the broker at {member.address}, and this "
+            "controller was just started and cannot say yet whether that is gone, so "
+            f"{address} cannot have it; try again (pymqStartPatience)",
         )
     if state.master == broker_id:
         state = without_master(state)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from pymq.controller.claims import Claims
 from pymq.controller.config import ControllerConfig
 from pymq.controller.elections import elect
 from pymq.controller.failover import Failover
@@ -95,6 +96,7 @@ class Handlers:
         self._failover = failover
         self._now_s = now_s
         self._said = SaidOnce(_log)
+        self._claims = Claims()
         #: Why groups have no master, as was said last; brokers ask several times a second.
         self._no_master: dict[str, str | None] = {}
 
@@ -132,6 +134,9 @@ class Handlers:
             raise refusal(
                 ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId"
             )
+        self._claims.beats(
+            request.connection, header.broker_name, header.broker_id, header.broker_address
+        )
         silence_ms = header.heartbeat_timeout_ms
         report = Report()
         self._failover.heard(
@@ -183,20 +188,23 @@ class Handlers:
 
     async def _register(self, request: Request) -> Command:
         header = RegisterReplicaRequest.from_fields(request.fields)
-        self._liveness.registered(header.broker_name, header.broker_id, header.broker_address)
+        name, broker_id = header.broker_name, header.broker_id
+        self._liveness.registered(name, broker_id, header.broker_address)
         outcome = await self._registry.change(
-            header.broker_name,
+            name,
             lambda state: register(
                 state,
                 cluster=header.cluster_name,
-                name=header.broker_name,
-                broker_id=header.broker_id,
+                name=name,
+                broker_id=broker_id,
                 address=header.broker_address,
-                alive=self._liveness.alive(header.broker_name),
+                alive=self._liveness.alive(name),
+                may_be_alive=self._liveness.may_be_alive(name, broker_id, self._now_s()),
+                original=self._claims.original_of(request.connection, name, broker_id),
             ),
         )
         if outcome.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            self._said.warn((header.broker_name, header.broker_id), "%s", outcome.remark)
+            self._refused_id(request, header, outcome)
         answer = RegisterReplicaResponse(
             cluster_name=header.cluster_name, broker_name=header.broker_name
         )
@@ -210,7 +218,34 @@ class Handlers:
             answer.sync_state_set_epoch = state.in_sync.epoch
         return response(request, outcome, answer.to_fields(), state.in_sync.encode())
 
+    def _refused_id(
+        self, request: Request, header: RegisterReplicaRequest, outcome: Outcome
+    ) -> None:
+        name, broker_id = header.broker_name, header.broker_id
+        is_copy = self._claims.original_of(request.connection, name, broker_id) is not None
+        self._said.warn((name, broker_id, is_copy), "%s", outcome.remark)
+        holder = self._liveness.holder(name, broker_id)
+        if holder is not None:
+            address, heard_s = holder
+            self._claims.refused(
+                request.connection,
+                name,
+                broker_id,
+                holder=address,
+                heard_s=heard_s,
+                now_s=self._now_s(),
+            )
+
     # --- who is master
+
+    def _check_member(self, request: Request, state: GroupState | None) -> None:
+        """Refuse to answer a broker whose id is that of another one.
+
+        Raises:
+            BrokerError: it is.
+        """
+        if state is not None and (why := self._claims.why_not_member(request.connection, state)):
+            raise refusal(ResponseCode.CONTROLLER_BROKER_ID_INVALID, why)
 
     def _say_no_master(self, name: str, reason: str | None) -> None:
         level = logging.DEBUG if self._no_master.get(name) == reason else logging.WARNING
@@ -228,6 +263,8 @@ class Handlers:
             await self._wait_alive(header.broker_name, asked)
 
         def decide(state: GroupState | None) -> Outcome:
+            if not header.is_designated:
+                self._check_member(request, state)
             if not header.is_designated and state is not None and state.master is not None:
                 early = self._too_early(state)
                 if early is not None:
@@ -295,6 +332,7 @@ class Handlers:
             raise refusal(
                 ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed"
             )
+        self._check_member(request, state)
         answer = ReplicaInfoResponse(
             master_broker_id=state.master,
             master_address=state.address_of(state.master),

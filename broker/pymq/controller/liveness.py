@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from pymq.controller.groups import Report
+from pymq.net.standstill import Standstill
 
 #: A broker that does not say it is gone after this (RocketMQ: 100 s of its channels).
 SILENCE_S = 10.0
@@ -26,8 +27,6 @@ BROKER_COUNT_MAX = 10_000
 BEAT_COUNT = 8
 #: Heartbeats that fit into the limit of a broker that beats fast.
 BEATS_PER_LIMIT = 4
-#: A look at the clock that comes this much later than it should: it is we who stood still.
-STALLED_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class Liveness:
     def __init__(self, *, limit_s: float, unheard_s: float, now_s: float) -> None:
         self._limit_s = limit_s
         self._unheard_until_s = now_s + unheard_s
-        self._looked_s = now_s
+        self._standstill = Standstill(now_s)
         #: Name of a group -> id -> broker.
         self._groups: dict[str, dict[int, _Broker]] = {}
         self._count = 0
@@ -134,11 +133,10 @@ class Liveness:
         """
         if now_s >= self._unheard_until_s:
             self._known.clear()  # not asked for any more
-        stall_s = now_s - self._looked_s - interval_s
-        self._looked_s = now_s
-        if stall_s > STALLED_S:
+        stall_s = self._standstill.look(now_s, interval_s)
+        if stall_s:
             for _, broker in self._all():
-                broker.heard_s += stall_s
+                broker.heard_s = min(broker.heard_s + stall_s, now_s)
             self._unheard_until_s += stall_s
         return self._remove(
             [key for key, broker in self._all() if self._is_late(broker, now_s - broker.heard_s)]
@@ -173,6 +171,11 @@ class Liveness:
         """Return the brokers of a group that are alive, with what they said."""
         brokers = self._groups.get(name, {})
         return {broker_id: broker.report for broker_id, broker in brokers.items()}
+
+    def holder(self, name: str, broker_id: int) -> tuple[str, float] | None:
+        """Return the address of a broker that is alive, and when it was heard last."""
+        broker = self._groups.get(name, {}).get(broker_id)
+        return None if broker is None else (broker.report.address, broker.heard_s)
 
     def may_be_alive(self, name: str, broker_id: int, now_s: float) -> bool:
         """Was a broker not heard of, in a time too short to say that it is gone?"""

@@ -18,7 +18,8 @@ from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from pymq.namesrv.live_settings import LiveSettings
 from pymq.namesrv.lowest_ids import LowestIds
-from pymq.namesrv.routes import Registration, RouteTable
+from pymq.namesrv.registrations import Registration
+from pymq.namesrv.routes import RouteTable
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import (

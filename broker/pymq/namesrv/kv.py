@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymq.errors import BrokerSystemError, ConfigurationError, RemoteProtocolError
-from pymq.namesrv.files import replace_file
+from pymq.namesrv.files import NotSynced, replace_file
 from pymq.protocol import fastjson
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
@@ -71,7 +71,8 @@ class KVConfig:
         """Store a value.
 
         Raises:
-            BrokerSystemError: the file cannot be written; nothing has changed.
+            BrokerSystemError: the file cannot be written; nothing has changed. Or it is unknown
+                whether the disk keeps it, and it has; the text says which.
         """
         self._replace({**self._tables.get(namespace, {}), key: value}, namespace)
 
@@ -79,7 +80,8 @@ class KVConfig:
         """Delete a value, if there is one.
 
         Raises:
-            BrokerSystemError: the file cannot be written; nothing has changed.
+            BrokerSystemError: the file cannot be written; nothing has changed. Or it is unknown
+                whether the disk keeps it, and it has; the text says which.
         """
         table = self._tables.get(namespace, {})
         if key in table:
@@ -91,6 +93,8 @@ class KVConfig:
             try:
                 replace_file(self.path, fastjson.dump_pretty(_KVFile(tables=tables).to_json()))
             except OSError as error:
+                if isinstance(error, NotSynced):
+                    self._tables = tables  # as after a restart
                 text = f"cannot write the key-value configuration {self.path}: {error}"
                 raise BrokerSystemError(text, code=1, remark=text) from error
         self._tables = tables

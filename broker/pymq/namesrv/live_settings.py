@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pymq.errors import BrokerSystemError, ConfigurationError, RemoteProtocolError, refusal
 from pymq.namesrv.config import NamesrvConfig
-from pymq.namesrv.files import replace_file
+from pymq.namesrv.files import NotSynced, replace_file
 from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
@@ -65,7 +65,7 @@ class LiveSettings:
 
         Raises:
             BrokerError: it is not allowed, a key cannot be changed, a value is wrong, or the file
-                cannot be written.
+                cannot be written. Or it is unknown whether the disk keeps it: they have changed.
         """
         check_changes(
             changes,
@@ -84,6 +84,9 @@ class LiveSettings:
             try:
                 replace_file(self._path, text)
             except OSError as error:
+                if isinstance(error, NotSynced):
+                    take_over(self._config, changed)
+                    self._changes = kept
                 text = f"cannot write the settings {self._path}: {error}"
                 raise BrokerSystemError(text, code=1, remark=text) from error
         take_over(self._config, changed)

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 from pymq.errors import PymqError
 from pymq.namesrv.config import NamesrvConfig
-from pymq.namesrv.routes import Registration, RouteTable
+from pymq.namesrv.registrations import Registration
+from pymq.namesrv.routes import RouteTable
 from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import BrokerData

@@ -18,48 +18,23 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from pymq.errors import BrokerSystemError
+from pymq.namesrv.registrations import Live, Registration, group_of, heir_of, unknown
+from pymq.namesrv.route_data import MASTER_ID, acting, queue_data
 from pymq.protocol.bodies import (
     BrokerData,
     ClusterInfo,
     DataVersion,
     QueueData,
-    TopicConfig,
     TopicList,
     TopicRoute,
-    TopicTable,
 )
 from pymq.protocol.codes import Permission
 from pymq.protocol.names import MEMBERS_PREFIX
 
 _log = logging.getLogger(__name__)
 
-MASTER_ID = 0
 _WRITE = int(Permission.WRITE)
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What a broker announces about itself (REGISTER_BROKER)."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    #: ``host:port`` that clients connect to.
-    address: str
-    topics: TopicTable  # not to be changed: the next registration may be the same
-    #: A digest of the body that held the topics and the filter servers.
-    body_digest: bytes = b""
-    ha_address: str | None = None
-    filter_servers: tuple[str, ...] = ()
-    #: May a slave stand in for its master? ``None``: a broker older than 5.0, which cannot.
-    acting_master: bool | None = None
-    zone_name: str | None = None
-    #: Seconds without a sign of life after which the broker is gone; ``None``: the table's.
-    expiry_s: float | None = None
-    #: Identifies the connection it came over; when that ends, the broker is removed.
-    connection: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +43,6 @@ class MasterAddresses:
 
     address: str
     ha_address: str | None
-
-
-@dataclass(slots=True)
-class _Live:
-    broker: Registration
-    seen_s: float
-    expiry_s: float
-
-    @property
-    def version(self) -> DataVersion:
-        return self.broker.topics.version
-
-    def moved(self, broker: Registration) -> bool:
-        """Does the address now register as another broker?"""
-        now = (broker.broker_name, broker.cluster)
-        return (self.broker.broker_name, self.broker.cluster) != now
 
 
 @dataclass(slots=True)
@@ -97,7 +56,7 @@ class RouteTable:
     expiry_s: float = 120.0
     _brokers: dict[str, BrokerData] = field(default_factory=dict)
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # by broker name
-    _live: dict[str, _Live] = field(default_factory=dict)  # by address
+    _live: dict[str, Live] = field(default_factory=dict)  # by address
 
     # --- brokers
 
@@ -116,15 +75,45 @@ class RouteTable:
                 registration; taken for the whole table it would hide all other topics.
         """
         known = self._live.get(broker.address)
+        rival = None if known is None else known.rival
         if known is not None and known.moved(broker):
-            self.unregister(broker_name=known.broker.broker_name, address=broker.address)
+            rival = self._moved(known, broker)
             known = None
         addresses = self._addresses_without(broker)
         previous = addresses.get(broker.broker_id)
         if previous not in (None, broker.address) and self._is_outdated(broker, previous):
             return None
         if previous is None and len(broker.topics.topics) == 1:
-            raise _refused(broker)
+            raise unknown(broker)
+        unchanged = (
+            previous is not None and known is not None and known.version == broker.topics.version
+        )
+        self._enter(broker, addresses, only_missing=unchanged)
+        expiry_s = self.expiry_s if broker.expiry_s is None else broker.expiry_s
+        self._live[broker.address] = Live(broker, now_s, expiry_s, rival)
+        return self._master_of(broker, addresses)
+
+    def _moved(self, known: Live, broker: Registration) -> object:
+        """Remove what an address was that is another broker now; return what ``rival`` is then."""
+        before = known.broker
+        self.unregister(broker_name=before.broker_name, address=broker.address)
+        if before.connection in (None, broker.connection):
+            return None
+        if known.rival is None:  # otherwise they put each other out in turns, and it was said
+            _log.warning(
+                "%s and %s both register %s as their address, and put each other out of the "
+                "routes: set brokerIP1 (or listenPort) of each to what only it has. If this is "
+                "one broker with a new name, stop the process that has the old one",
+                group_of(before),
+                group_of(broker),
+                broker.address,
+            )
+        return before.connection
+
+    def _enter(
+        self, broker: Registration, addresses: dict[int, str], *, only_missing: bool = False
+    ) -> None:
+        """Add a broker to its group, whose other addresses are given, and its topics."""
         addresses[broker.broker_id] = broker.address
         self._brokers[broker.broker_name] = BrokerData(
             broker_name=broker.broker_name,
@@ -133,13 +122,7 @@ class RouteTable:
             enable_acting_master=bool(broker.acting_master),
             zone_name=broker.zone_name,
         )
-        unchanged = (
-            previous is not None and known is not None and known.version == broker.topics.version
-        )
-        self._enter_topics(broker, addresses, only_missing=unchanged)
-        expiry_s = self.expiry_s if broker.expiry_s is None else broker.expiry_s
-        self._live[broker.address] = _Live(broker, now_s, expiry_s)
-        return self._master_of(broker, addresses)
+        self._enter_topics(broker, addresses, only_missing=only_missing)
 
     def _addresses_without(self, broker: Registration) -> dict[int, str]:
         """Return the addresses of this broker's name, without its own under another id."""
@@ -179,7 +162,7 @@ class RouteTable:
         for topic in broker.topics.topics.values():
             queues = self._topics.setdefault(topic.topic, {})
             if not only_missing or name not in queues:
-                queues[name] = _queue_data(name, topic, read_only=read_only)
+                queues[name] = queue_data(name, topic, read_only=read_only)
 
     def _master_of(self, broker: Registration, addresses: dict[int, str]) -> MasterAddresses | None:
         master = addresses.get(MASTER_ID)
@@ -189,21 +172,38 @@ class RouteTable:
         return MasterAddresses(master, live.broker.ha_address) if live else None
 
     def unregister(self, *, broker_name: str, address: str) -> None:
-        """Remove one address of a broker; with the last one also the broker and its queues."""
+        """Remove one address of a broker; with the last one also the broker and its queues.
+
+        If another broker of the same name and id is alive, it is there instead.
+        """
         live = self._live.get(address)
+        gone = None
         if live is not None and live.broker.broker_name == broker_name:
             del self._live[address]
+            gone = live.broker
         known = self._brokers.get(broker_name)
         if known is None:
             return
         left = {i: a for i, a in known.addresses.items() if a != address}
+        if left == known.addresses:
+            return
         if not left:
             del self._brokers[broker_name]
             self._remove_queues(broker_name, list(self._topics))
-        elif left != known.addresses:
+        else:
             self._brokers[broker_name] = replace(known, addresses=left)
             if known.enable_acting_master and MASTER_ID not in left:
                 self._change_permission(broker_name, lambda perm: perm & ~_WRITE)
+        if gone is not None and (heir := heir_of(gone, self._live.values())) is not None:
+            self._enter(heir, left)
+            _log.warning(
+                "%s (id %d) is at %s again: the broker of the same name and id at %s, which had "
+                "put it out of the routes, is gone",
+                broker_name,
+                heir.broker_id,
+                heir.address,
+                address,
+            )
 
     def heard_of(self, address: str, now_s: float) -> bool:
         """Record a sign of life; return whether the address is registered."""
@@ -223,6 +223,11 @@ class RouteTable:
         known = self.registration_of(address)
         return known.topics.version if known else None
 
+    def grant(self, stall_s: float, now_s: float) -> None:
+        """Count some seconds, in which nobody could be heard, as nobody's silence."""
+        for live in self._live.values():
+            live.seen_s = min(live.seen_s + stall_s, now_s)
+
     def expire(self, now_s: float) -> list[Registration]:
         """Remove and return the brokers that were silent for too long."""
         late = [live.broker for live in self._live.values() if now_s - live.seen_s > live.expiry_s]
@@ -232,6 +237,9 @@ class RouteTable:
     def connection_ended(self, connection: object) -> list[Registration]:
         """Remove and return the brokers whose last registration came over this connection."""
         gone = [live.broker for live in self._live.values() if live.broker.connection is connection]
+        for live in self._live.values():
+            if live.rival is connection:
+                live.rival = None
         self._remove(gone)
         return gone
 
@@ -302,7 +310,7 @@ class RouteTable:
             return route
         is_writable = {one.broker_name: bool(one.perm & _WRITE) for one in route.queues}
         brokers = [
-            _acting(broker) if not is_writable[broker.broker_name] else broker
+            acting(broker) if not is_writable[broker.broker_name] else broker
             for broker in route.brokers
         ]
         return replace(route, brokers=brokers)
@@ -351,31 +359,3 @@ class RouteTable:
             names += [cluster, *members]
         addresses = (a for broker in self._brokers.values() for a in broker.addresses.values())
         return TopicList(topics=names, broker_address=next(addresses, None))
-
-
-def _acting(broker: BrokerData) -> BrokerData:
-    """Return a broker without a master as if its slave with the lowest id were one."""
-    addresses = broker.addresses
-    if MASTER_ID in addresses or not broker.enable_acting_master:
-        return broker
-    lowest = min(addresses)
-    others = {one: address for one, address in addresses.items() if one != lowest}
-    return replace(broker, addresses={MASTER_ID: addresses[lowest], **others})
-
-
-def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> QueueData:
-    return QueueData(
-        broker_name=broker_name,
-        read_queue_count=topic.read_queue_count,
-        write_queue_count=topic.write_queue_count,
-        perm=topic.perm & ~_WRITE if read_only else topic.perm,
-        topic_sys_flag=topic.topic_sys_flag,
-    )
-
-
-def _refused(broker: Registration) -> BrokerSystemError:
-    text = (
-        f"register broker failed: {broker.broker_name} (id {broker.broker_id}, {broker.address}) "
-        "is not known here yet and announces a single topic; register the whole topic table first"
-    )
-    return BrokerSystemError(text, code=1, remark=text)

@@ -9,9 +9,11 @@ from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
 from pymq.namesrv.live_settings import LiveSettings
 from pymq.namesrv.lowest_ids import LowestIds
-from pymq.namesrv.routes import Registration, RouteTable
+from pymq.namesrv.registrations import Registration
+from pymq.namesrv.routes import RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.net.standstill import Standstill
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
 
@@ -44,6 +46,8 @@ class NameServer:
             self._dispatcher.on_commands,
             self._connection_ended,
         )
+        self._standstill = Standstill(self._clock.monotonic_s())
+        self._is_closed = False
         self._tasks = Tasks("name server")
 
     @property
@@ -82,18 +86,25 @@ class NameServer:
                 "name server listens on %s: anybody who reaches it can change routes",
                 self._config.host,
             )
-        self._tasks.repeat("expiry scan", self.expire_brokers, self._config.scan_interval_ms / 1000)
+        self._standstill = Standstill(self._clock.monotonic_s())
+        self._tasks.repeat("expiry scan", self.expire_brokers, self._scan_interval_s)
 
     async def close(self) -> None:
         """Stop; idempotent."""
+        self._is_closed = True  # whose connections end now is not gone
         await self._tasks.close()
         await self._server.close()
         await self._dispatcher.close()
         await self._lowest_ids.close()
 
     def expire_brokers(self) -> int:
-        """Remove brokers that were silent for too long, with their connections; return how many."""
-        late = self._routes.expire(self._clock.monotonic_s())
+        """Remove brokers that were silent for too long, with their connections; return how many.
+
+        Each is granted the time for which this process stood still.
+        """
+        now_s = self._clock.monotonic_s()
+        self._routes.grant(self._standstill.look(now_s, self._scan_interval_s), now_s)
+        late = self._routes.expire(now_s)
         for broker in late:
             _log.warning("broker %s was silent for too long: removed", _named(broker))
             if isinstance(broker.connection, ServerConnection):
@@ -101,7 +112,13 @@ class NameServer:
         self._lowest_ids.left(late)
         return len(late)
 
+    @property
+    def _scan_interval_s(self) -> float:
+        return self._config.scan_interval_ms / 1000
+
     def _connection_ended(self, connection: ServerConnection) -> None:
+        if self._is_closed:
+            return
         gone = self._routes.connection_ended(connection)
         for broker in gone:
             _log.info("broker %s closed its connection: removed", _named(broker))

@@ -14,6 +14,7 @@ from pymq.net.buffers import BufferPool
 from pymq.net.busy_poll import LARGE_ANSWER_BYTES, BusyPoll, processor_count
 from pymq.net.listening import BACKLOG_COUNT, bind, listen, listen_error
 from pymq.net.said_once import SaidOnce
+from pymq.net.standstill import Standstill
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import ResponseCode, request_name
@@ -29,6 +30,8 @@ BUFFER_COUNT_MAX = 8
 BUFFERS_KEPT_S = 5.0
 #: How often it is checked whether connections can be accepted.
 FILES_CHECKED_S = 5.0
+#: How often, at least, it is looked which connections are silent or stuck.
+DEADLINES_CHECKED_S = 5.0
 #: Open files of a process without a limit.
 _FILE_COUNT_MAX = 1 << 20
 #: Most requests of ours to one client that are unanswered.
@@ -188,6 +191,8 @@ class Server:
         files = _FILE_COUNT_MAX if soft == resource.RLIM_INFINITY else soft
         self._count_max = min(config.connection_count_max, max(files // 2, 1))
         self._tasks = Tasks("server")
+        self._standstill: Standstill | None = None
+        self._deadlines_checked_s = min(config.frame_s, DEADLINES_CHECKED_S)
         self._server: asyncio.Server | None = None
         self._socket: socket.socket | None = None
         self.port = config.port
@@ -226,7 +231,8 @@ class Server:
             raise ConfigurationError(
                 f"cannot listen on {address}: {listen_error(error)}"
             ) from error
-        self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
+        self._standstill = Standstill(asyncio.get_running_loop().time())
+        self._tasks.repeat("deadlines", self.enforce_deadlines, self._deadlines_checked_s)
         self._tasks.repeat("files", self.check_files, FILES_CHECKED_S)
         self._tasks.repeat("buffers", self.buffers.drop_unused, BUFFERS_KEPT_S)
 
@@ -309,8 +315,13 @@ class Server:
         slowest.give_up_frame()
 
     def enforce_deadlines(self) -> int:
-        """Close connections that are silent, stuck in a frame or do not read; return how many."""
+        """Close connections that are silent, stuck in a frame or do not read; return how many.
+
+        Each is granted the time for which this process stood still.
+        """
         now = asyncio.get_running_loop().time()
+        if self._standstill is not None:
+            self._grant(self._standstill.look(now, self._deadlines_checked_s), now)
         if self.buffers.unfinished_bytes <= self.config.unfinished_bytes_max // 2:
             self._said.over("unfinished")
         closed = 0
@@ -321,6 +332,17 @@ class Server:
                 connection.abort()
                 closed += 1
         return closed
+
+    def _grant(self, stall_s: float, now: float) -> None:
+        """Count a standstill of ours as nobody's silence."""
+        if not stall_s:
+            return
+        _log.info("port %d: this process stood still for %.1f s", self.port, stall_s)
+        for one in self._connections:
+            one.read_at = min(one.read_at + stall_s, now)
+            one.frame_begun_at = min(one.frame_begun_at + stall_s, now)
+            if one.write_stuck_at is not None:
+                one.write_stuck_at = min(one.write_stuck_at + stall_s, now)
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         config = self.config

@@ -108,6 +108,30 @@ def test_registration() -> None:
     assert at(2, "h:99") == moved
 
 
+def test_who_has_an_id_while_it_is_unknown_whether_its_broker_lives() -> None:
+    """A controller that was just started has heard of nobody, and copies ask all the time."""
+
+    def at(address: str, may_be_alive: bool = True, original: str | None = None) -> Outcome:
+        return register(
+            GROUP,
+            cluster="c",
+            name="b",
+            broker_id=2,
+            address=address,
+            alive={},
+            may_be_alive=may_be_alive,
+            original=original,
+        )
+
+    invalid = ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    refused(at("h:99"), invalid, GROUP)
+    assert "pymqStartPatience" in (at("h:99").remark or "")
+    assert at("h:2") == Outcome(GROUP)
+    assert at("h:99", may_be_alive=False).is_success
+    # A copy does not take the place of its original.
+    refused(at("h:99", may_be_alive=False, original="h:2"), invalid, GROUP)
+
+
 def test_a_master_that_registers_is_a_new_process_and_needs_a_new_epoch() -> None:
     without = replace(GROUP, master=None, master_epoch=6)
     again = register(GROUP, cluster="c", name="b", broker_id=1, address="h:1", alive={})

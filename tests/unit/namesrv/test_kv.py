@@ -1,6 +1,9 @@
 """The key-value configuration and its file."""
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,23 @@ def test_what_cannot_be_written_does_not_count(tmp_path: Path) -> None:
     assert caught.value.code == 1
     assert kv.value("N", "a") == "1"
     assert KVConfig.load(path).value("N", "a") == "1"
+
+
+def test_what_the_disk_does_not_confirm_counts_as_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has its new name by then; only a power loss could undo that."""
+    path = tmp_path / "kvConfig.json"
+    kv = KVConfig.load(path)
+    kv.put("N", "a", "1")
+    sync = os.fsync
+
+    def fail_at_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_at_folders)
+    with pytest.raises(BrokerSystemError, match=r"Input/output error.* in effect, but the disk"):
+        kv.put("N", "a", "2")
+    assert kv.value("N", "a") == KVConfig.load(path).value("N", "a") == "2"

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pymq.errors import BrokerSystemError
-from pymq.namesrv.routes import MasterAddresses, Registration, RouteTable
+from pymq.namesrv.registrations import Registration
+from pymq.namesrv.routes import MasterAddresses, RouteTable
 from pymq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicTable
 
 
@@ -298,6 +299,71 @@ def test_a_topic_of_known_brokers_can_be_registered_alone() -> None:
     assert not table.register_topic("Other", [queue, replace(queue, broker_name="nobody")])
     assert not table.register_topic("Other", [])
     assert table.route("Other") is None
+
+
+# ---------------------------------------------------------- brokers in each other's way
+
+
+@pytest.mark.parametrize("slave", [False, True])
+def test_a_broker_is_back_when_the_one_that_put_it_out_is_gone(
+    slave: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    right, wrong = broker(table=topics("T", "U")), broker(port=20911, table=topics("T", "V"))
+    others = [broker(broker_id=1, port=30911)] if slave else []
+    for leave in ("unregister", "end", "expire"):
+        table = table_of(right, *others)
+        table.register(replace(wrong, connection="wrong", expiry_s=5.0), 1.0)
+        assert addresses(table)["broker-a"][0] == wrong.address
+        if leave == "unregister":
+            table.unregister(broker_name="broker-a", address=wrong.address)
+        elif leave == "end":
+            table.connection_ended("wrong")
+        else:
+            table.expire(7.0)
+        assert addresses(table)["broker-a"][0] == right.address
+        assert addresses(table, "U")["broker-a"][0] == right.address
+        said = [one for one in caplog.messages if right.address in one and wrong.address in one]
+        assert len(said) == 1, leave
+        caplog.clear()
+        table.unregister(broker_name="broker-a", address=right.address)
+        assert 0 not in addresses(table).get("broker-a", {})
+
+
+def test_a_master_that_was_deposed_is_not_back() -> None:
+    old, new = broker(table=topics("T", "U", state=1)), broker(port=2, table=topics("T", state=2))
+    table = table_of(old, new)
+    table.unregister(broker_name="broker-a", address=new.address)
+    assert addresses(table) == {}
+
+
+def test_two_brokers_with_one_address_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = broker("broker-a", connection="a"), broker("broker-b", connection="b")
+
+    def said() -> list[str]:
+        found = [line for line in caplog.messages if "brokerIP1" in line]
+        caplog.clear()
+        return found
+
+    table = table_of(one, other)
+    (text,) = said()
+    assert "broker-a" in text and "broker-b" in text and one.address in text
+    for _ in range(3):
+        for again in (one, one, other):
+            table.register(again, 1.0)
+    assert said() == []
+    table.connection_ended("a")
+    table.register(other, 2.0)
+    table.register(replace(one, connection="c"), 3.0)
+    assert len(said()) == 1
+
+
+def test_a_broker_that_was_renamed_is_no_other_one(caplog: pytest.LogCaptureFixture) -> None:
+    table = table_of(broker("broker-a", connection="a"))
+    table.connection_ended("a")
+    table.register(broker("broker-b", connection="b"), 1.0)
+    table.register(broker("broker-c", connection="b"), 2.0)
+    assert addresses(table) == {"broker-c": {0: "10.0.0.1:10911"}}
+    assert not caplog.messages
 
 
 def test_lists() -> None:

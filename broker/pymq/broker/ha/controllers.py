@@ -9,7 +9,7 @@ scanAvailableControllerAddresses).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
@@ -31,6 +31,11 @@ RETRY_S = 0.5
 RETIRE_S = 5.0
 
 
+def one_way(code: int, header: Header) -> Command:
+    """Return a request that wants no answer."""
+    return Command(code, header.to_fields(), language=LanguageCode.JAVA)
+
+
 class NoController(PymqError):
     """No controller leads, or none can be reached."""
 
@@ -42,10 +47,15 @@ class Controllers:
 
     Args:
         addresses: ``host:port`` of each.
+        greeting: returns what each is told first on a new connection; None: nothing. They know by
+            that who asks them.
     """
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(
+        self, addresses: Sequence[str], greeting: Callable[[], Command | None] = lambda: None
+    ) -> None:
         self._addresses = list(addresses)
+        self._greeting = greeting
         self._channels: dict[str, AsyncChannel] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._leader: str | None = None
@@ -84,8 +94,14 @@ class Controllers:
             channel = self._channels.get(address)
             if channel is None or not channel.is_open:
                 channel = await AsyncChannel.connect(address, CONNECT_TIMEOUT_S)
+                self._greet(channel)
                 self._channels[address] = channel
             return channel
+
+    def _greet(self, channel: AsyncChannel) -> None:
+        greeting = self._greeting()
+        if greeting is not None:
+            channel.send_one_way(greeting)
 
     async def _renew(self, address: str) -> None:
         """Replace a connection by a new one if a request is answered over that.
@@ -102,6 +118,7 @@ class Controllers:
         except BaseException:
             fresh.close()
             raise
+        self._greet(fresh)
         old, self._channels[address] = self._channels.get(address), fresh
         self._doubted.discard(address)
         if old is not None:
@@ -125,9 +142,7 @@ class Controllers:
         """Send a one-way request to every controller that is connected."""
         for channel in self._channels.values():
             if channel.is_open:
-                channel.send_one_way(
-                    Command(code, header.to_fields(), language=LanguageCode.JAVA)
-                )
+                channel.send_one_way(one_way(code, header))
 
     async def request(self, code: int, header: Header, body: bytes = b"") -> Command:
         """Ask the leader; return its answer, whatever its code.

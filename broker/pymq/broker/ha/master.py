@@ -20,6 +20,7 @@ from pymq.broker.ha.slave_connection import SlaveConnection
 from pymq.broker.ha.talk import ClassicTalk, Talk
 from pymq.net.listening import listen
 from pymq.net.said_once import SaidOnce
+from pymq.net.standstill import Standstill
 from pymq.net.tasks import Tasks
 from pymq.protocol.admin_bodies import ReplicationStatus
 from pymq.store import Replication
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 #: How often it is looked who was silent for too long.
 LOOK_INTERVAL_S = 0.5
+#: A slave that connects again twice in this time, each time while its last connection stands, is
+#: two: each puts the other one out. One alone does that when its network was cut.
+TWO_OF_ONE_S = 10.0
 
 
 class Master:
@@ -86,6 +90,9 @@ class Master:
         )
         self._on_progress = on_progress
         self._said = SaidOnce(_log)
+        #: Broker id -> when, last, a connection of it took the place of one that stood.
+        self._replaced_s: dict[int, float] = {}
+        self._standstill = Standstill(asyncio.get_running_loop().time())
         self._server: asyncio.Server | None = None
         self._is_closed = False
         self.replication = replication
@@ -100,6 +107,7 @@ class Master:
 
     def start(self) -> None:
         """Begin."""
+        self._standstill = Standstill(asyncio.get_running_loop().time())
         self.tasks.start("listening", self._listen())
         self.tasks.repeat("silent slaves", self.look, LOOK_INTERVAL_S)
 
@@ -130,7 +138,10 @@ class Master:
     def look(self) -> None:
         """Send heartbeats; disconnect who was silent for too long."""
         now_s = asyncio.get_running_loop().time()
+        stall_s = self._standstill.look(now_s, LOOK_INTERVAL_S)
         for slave in list(self.slaves):
+            # While we stood still, nobody was silent.
+            slave.heard_s = min(slave.heard_s + stall_s, now_s)
             slave.rate.step(now_s)
             slave.caught_up.look(slave.confirmed_end, self.replication.readable_end, now_s)
             slave.send()  # what was committed from a transient pool, and is no message of a queue
@@ -167,9 +178,31 @@ class Master:
             known = other.handshake
             if other is not connection and known is not None and known.broker_id == broker_id:
                 _log.info("slave %d connects again: %s", broker_id, connection.peer)
+                self._look_for_two(broker_id, connection, other)
                 other.abort()
                 self.left(other)
         return True
+
+    def _look_for_two(
+        self, broker_id: int, connection: SlaveConnection, other: SlaveConnection
+    ) -> None:
+        """Say that two brokers have one id, if it seems so."""
+        now_s = asyncio.get_running_loop().time()
+        before_s = self._replaced_s.get(broker_id)
+        self._replaced_s[broker_id] = now_s
+        if before_s is None or now_s - before_s > TWO_OF_ONE_S:
+            self._said.over(("two", broker_id))
+            return
+        self._said.warn(
+            ("two", broker_id),
+            "%s and %s both say that they are broker %d, and put each other out: two brokers have "
+            "copies of one store. What one of them confirms the other one may lack. See which of "
+            "them the controllers know (mqadmin getSyncStateSet), stop the other one, and delete "
+            "brokerIdentity in its store",
+            connection.peer,
+            other.peer,
+            broker_id,
+        )
 
     def confirmed(self, connection: SlaveConnection) -> None:
         """A slave has more of the log than before."""

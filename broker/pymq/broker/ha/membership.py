@@ -10,11 +10,20 @@ Source: RocketMQ ReplicasManager.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.ha.controllers import Controllers
+from pymq.broker.ha.controllers import Controllers, one_way
+from pymq.broker.ha.heartbeat import LogPosition, heartbeat
 from pymq.broker.ha.identity import IdentityFiles
+from pymq.broker.ha.membership_texts import (
+    ID_REFUSED,
+    LEARNER_ELECTED,
+    LEARNER_WAITS,
+    NO_MASTER,
+    OLD_COPY,
+    REPLACED,
+    STARTED_AGAIN,
+)
 from pymq.broker.ha.numbering import REMOVED, check_done, find_id
 from pymq.broker.ha.set_change import changed_set, say_outcome
 from pymq.broker.ha.term import Term
@@ -45,13 +54,6 @@ RETRY_S = 0.5
 _FOUND = frozenset((ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST))
 
 
-class LogPosition(Protocol):
-    """How far this broker's log is; heartbeats tell the controller."""
-
-    def position(self) -> tuple[int, int, int]:
-        """Return the last epoch, and the physical offsets of its end and what is confirmed."""
-
-
 class Membership:
     """One broker's.
 
@@ -62,7 +64,7 @@ class Membership:
         files: keep the broker's id.
         address: ``host:port`` at which clients reach this broker.
         log: what heartbeats tell.
-        on_term: called with each later term.
+        on_term: called with each later term; None: this broker has no role for now.
         on_members: called with the number of the term and its sync state set, as the controller
             has it.
     """
@@ -76,7 +78,7 @@ class Membership:
         *,
         address: str,
         log: LogPosition,
-        on_term: Callable[[Term], None],
+        on_term: Callable[[Term | None], None],
         on_members: Callable[[int, SyncStateSet], None],
     ) -> None:
         self._config = config
@@ -87,14 +89,15 @@ class Membership:
         self._log = log
         self._on_term = on_term
         self._on_members = on_members
-        self._controllers = Controllers(replication.controllers)
+        self._controllers = Controllers(replication.controllers, self._greeting)
         self._said = SaidOnce(_log)
         self._tasks = Tasks("membership")
         self._id = 0
         self._is_registered = False
         #: A learner that is elected has the controllers believe that it is gone.
         self._is_unwilling = False
-        #: The last epoch of the log when this process was started.
+        #: The last epoch of which this broker cannot be the master any more: that of the log when
+        #: this process was started, or one that another broker with its id may have had.
         self._begun = -1
         self.term: Term | None = None
 
@@ -162,6 +165,10 @@ class Membership:
                 REMOVED,
             )
             return
+        if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            cause = "refused", answer.remark
+            self._said.warn(cause, ID_REFUSED, self._id, self._config.name, answer.remark)
+            return
         check_done(answer, "this broker")
         self._said.over("removed")
         found = RegisterReplicaResponse.from_fields(answer.fields)
@@ -169,14 +176,10 @@ class Membership:
             self._registered()
             await self._elect()
             return
-        if self._is_of_another_life(found.master_epoch, found.master_broker_id):
+        if found.master_broker_id == self._id and not self._leads(found.master_epoch):
+            self._begun = max(self._begun, found.master_epoch)
             self._said.warn(
-                "again",
-                "the controllers still say that this broker, which was started again, is the "
-                "master of epoch %d of group %s. It waits until they have found that it was gone, "
-                "and elected a master for a new epoch",
-                found.master_epoch,
-                self._config.name,
+                "again", STARTED_AGAIN, self._id, self._config.name, found.master_epoch
             )
             return
         self._said.over("again")
@@ -188,10 +191,26 @@ class Membership:
             SyncStateSet.decode(answer.body),
         )
 
+    def _replaced(self, why: str | None) -> None:
+        """Another broker has our id now: leave our role, and ask for the id again.
+
+        The epoch that we were the master of may be that one's, with another end.
+        """
+        self._said.warn("replaced", REPLACED, self._id, self._config.name, why)
+        self._is_registered = False
+        if self.term is not None:
+            self._begun = max(self._begun, self.term.number)
+            self.term = None
+            self._on_term(None)
+
     def _registered(self) -> None:
         """The controllers know where we are, and are told from now on that we are alive."""
         self._is_registered = True
+        self._said.over("replaced", "this broker is broker %d again", self._id)
         self._beat()
+
+    def _leads(self, number: int) -> bool:
+        return self.term is not None and self.term.is_master and self.term.number == number
 
     def _is_of_another_life(self, number: int, master_id: int) -> bool:
         """Return whether it is a term of which this broker was the master in another process.
@@ -205,12 +224,7 @@ class Membership:
     async def _elect(self) -> None:
         """Ask for a master, whoever that will be: us, if there was none before."""
         if self._replication.is_learner:
-            self._said.warn(
-                "learner",
-                "group %s has no master; this broker is a learner (asyncLearner), and waits until "
-                "another one is the master",
-                self._config.name,
-            )
+            self._said.warn("learner", LEARNER_WAITS, self._config.name)
             return
         answer = await self._controllers.request(
             RequestCode.CONTROLLER_ELECT_MASTER,
@@ -221,14 +235,12 @@ class Membership:
                 invoke_time_ms=self._clock.wall_ms(),
             ),
         )
+        if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._replaced(answer.remark)
+            return
         if answer.code not in _FOUND:
-            self._said.warn(
-                "nobody",
-                "group %s has no master, and none of its brokers that are alive may be one: %s. "
-                "Start those that had everything last (mqadmin getSyncStateSet)",
-                self._config.name,
-                answer.remark or f"code {answer.code}",
-            )
+            why = answer.remark or f"code {answer.code}"
+            self._said.warn("nobody", NO_MASTER, self._config.name, why)
             return
         self._said.over("nobody")
         found = ElectMasterResponse.from_fields(answer.fields)
@@ -253,6 +265,9 @@ class Membership:
         )
         if answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             self._is_registered = False
+            return
+        if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._replaced(answer.remark)
             return
         check_done(answer, "who is the master")
         found = ReplicaInfoResponse.from_fields(answer.fields)
@@ -287,10 +302,18 @@ class Membership:
         self, number: int, master_id: int, address: str | None, members: SyncStateSet
     ) -> None:
         known = self.term
+        # Before it is registered, this may be about the broker that had its address, or its id.
+        if not self._is_registered or not address:
+            return
+        if known is not None and number < known.number:
+            return
+        if master_id == self._id and address != self._address:
+            self._replaced(f"the controllers say that broker {master_id} is at {address}")
+            self._begun = max(self._begun, number)
+            return
         if known is not None and number == known.number:
             self._said.over("old")
             self._on_members(number, members)
-        if not self._id or not address or (known is not None and number <= known.number):
             return
         if self._is_of_another_life(number, master_id):
             return
@@ -301,15 +324,7 @@ class Membership:
         self._said.over("old")
         self._is_unwilling = master_id == self._id and self._replication.is_learner
         if self._is_unwilling:
-            self._said.warn(
-                "elected",
-                "the controllers have elected this broker for epoch %d of group %s, but it is a "
-                "learner (asyncLearner): it is no master, and silent until they have elected "
-                "another one. If it is the last one of the sync state set (mqadmin "
-                "getSyncStateSet), start it without that setting",
-                number,
-                self._config.name,
-            )
+            self._said.warn("elected", LEARNER_ELECTED, number, self._config.name)
             return
         self._said.over("learner")
         self._said.over("elected")
@@ -319,9 +334,7 @@ class Membership:
     def _warn_of_old_copy(self, number: int, why: str) -> None:
         self._said.warn(
             "old",
-            "the controllers say that epoch %d of group %s is the last one, but %s: they have an "
-            "old copy of their data, or those of another group. This broker %s until they know a "
-            "later epoch (mqadmin electMaster)",
+            OLD_COPY,
             number,
             self._config.name,
             why,
@@ -329,26 +342,25 @@ class Membership:
         )
 
     def _beat(self) -> None:
-        if not self._is_registered or self._is_unwilling:
-            return
-        config, replication = self._config, self._replication
-        epoch, end, confirmed_end = self._log.position()
-        self._controllers.tell(
-            RequestCode.BROKER_HEARTBEAT,
-            BrokerHeartbeatRequest(
-                cluster_name=config.cluster,
-                broker_address=self._address,
-                broker_name=config.name,
-                broker_id=self._id,
-                epoch=epoch,
-                # Any other one is better, should brokers outside of the set be elected: for a
-                # controller of RocketMQ's, any of the same epoch. That is told nevertheless:
-                # otherwise, with old data, controllers could give it to a later master.
-                max_offset=-1 if replication.is_learner else end,
-                confirm_offset=confirmed_end,
-                heartbeat_timeout_ms=replication.controller_timeout_ms,
-                election_priority=replication.election_priority,
-            ),
+        if self._is_alive:
+            self._controllers.tell(RequestCode.BROKER_HEARTBEAT, self._heartbeat())
+
+    @property
+    def _is_alive(self) -> bool:
+        return self._is_registered and not self._is_unwilling
+
+    def _greeting(self) -> Command | None:
+        if not self._is_alive:
+            return None
+        return one_way(RequestCode.BROKER_HEARTBEAT, self._heartbeat())
+
+    def _heartbeat(self) -> BrokerHeartbeatRequest:
+        return heartbeat(
+            self._config,
+            self._replication,
+            broker_id=self._id,
+            address=self._address,
+            position=self._log.position(),
         )
 
     # --- the sync state set

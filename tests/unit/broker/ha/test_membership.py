@@ -50,6 +50,11 @@ class PlayedControllers:
         self.asked.append((code, header))
         return self.answers[code]
 
+    def refuses(self, code: int) -> None:
+        remark = "brokerId 1 of b is in use at h:9, so h:1 cannot have it"
+        invalid = ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        self.answers[code] = Command(invalid, {}, remark=remark)
+
     def registers(self, master: int | None, epoch: int | None) -> None:
         header = RegisterReplicaResponse(
             master_broker_id=master,
@@ -86,6 +91,8 @@ class Bed:
         files.save(Identity("DefaultCluster", "b", 1))
         self.last_epoch = last_epoch
         self.terms: list[Term] = []
+        #: How often it was left without a role.
+        self.left = 0
         self.members: list[tuple[int, SyncStateSet]] = []
         self.controllers = PlayedControllers()
         self.membership = Membership(
@@ -97,13 +104,30 @@ class Bed:
             files,
             address="h:1",
             log=self,
-            on_term=self.terms.append,
+            on_term=self._take,
             on_members=lambda term, members: self.members.append((term, members)),
         )
         played: Any = self.controllers
         self.membership._controllers = played
         self.membership._begun = last_epoch
         self.membership._id = 1
+
+    def _take(self, term: Term | None) -> None:
+        if term is None:
+            self.left += 1
+        else:
+            self.terms.append(term)
+
+    def hears(self, master: int, epoch: int, address: str) -> None:
+        """Let a controller tell it of a term."""
+        fields = RoleChangedRequest(
+            master_address=address,
+            master_broker_id=master,
+            master_epoch=epoch,
+            sync_state_set_epoch=7,
+        ).to_fields()
+        told = Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, SET.encode())
+        self.membership.told(told)
 
     def position(self) -> tuple[int, int, int]:
         return self.last_epoch, 100, 90
@@ -398,3 +422,115 @@ def test_a_set_that_is_refused_is_said_once(
 
     with caplog.at_level("INFO"):
         play(test)
+
+
+# --------------------------------------------------------------------------- two brokers of one id
+
+
+@pytest.mark.parametrize("is_master", [True, False])
+@pytest.mark.parametrize("way", ["look", "told", "elect"])
+def test_a_master_with_our_id_at_another_address_is_not_us(
+    play: Play, caplog: pytest.LogCaptureFixture, is_master: bool, way: str
+) -> None:
+    async def test(bed: Bed) -> None:
+        controllers, membership = bed.controllers, bed.membership
+        controllers.registers(None, None)
+        controllers.elects(1 if is_master else 2, 6)
+        await membership._register()
+        assert [(one.number, one.is_master) for one in bed.terms] == [(6, is_master)]
+        other = ReplicaInfoResponse(master_broker_id=1, master_address="h:9", master_epoch=7)
+        if way == "told":
+            bed.hears(1, 7, "h:9")
+        elif way == "look":
+            answer = Command(0, other.to_fields(), SET.encode())
+            controllers.answers[RequestCode.CONTROLLER_GET_REPLICA_INFO] = answer
+            await membership._look()
+        else:
+            elected = ElectMasterResponse(
+                master_broker_id=1,
+                master_address="h:9",
+                master_epoch=7,
+                sync_state_set_epoch=8,
+            )
+            body = ElectedMaster(sync_state_set=frozenset({1})).encode()
+            answer = Command(0, elected.to_fields(), body)
+            controllers.answers[RequestCode.CONTROLLER_ELECT_MASTER] = answer
+            await membership._elect()
+        assert (bed.left, len(bed.terms), membership.term) == (1, 1, None)
+        (text,) = [one for one in caplog.messages if "brokerIdentity" in one]
+        assert "h:9" in text and "broker 1 of group b" in text
+        beats = controllers.beats
+        membership._beat()
+        assert controllers.beats == beats
+        # It asks for its id again, and is not the master of what may be the other one's epoch.
+        controllers.registers(1, 7)
+        await membership._register()
+        assert len(bed.terms) == 1
+        controllers.registers(None, None)
+        controllers.elects(1, 8)
+        await membership._register()
+        assert [one.number for one in bed.terms] == [6, 8]
+
+    play(test, 5)
+
+
+@pytest.mark.parametrize("is_master", [True, False])
+def test_a_broker_whose_id_is_another_ones_leaves_its_role(
+    play: Play, caplog: pytest.LogCaptureFixture, is_master: bool
+) -> None:
+    async def test(bed: Bed) -> None:
+        controllers, membership = bed.controllers, bed.membership
+        controllers.registers(None, None)
+        controllers.elects(1 if is_master else 2, 6)
+        await membership._register()
+        controllers.refuses(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+        controllers.refuses(RequestCode.CONTROLLER_REGISTER_BROKER)
+        await membership._look()
+        assert (bed.left, membership.term) == (1, None)
+        for _ in range(3):
+            await membership._register()
+        bed.hears(2, 7, "h:2")  # not meant for us
+        assert len(bed.terms) == 1
+        assert len([one for one in caplog.messages if "answers nobody: brokerId 1" in one]) == 1
+        controllers.registers(2, 7)
+        await membership._register()
+        assert [one.master_id for one in bed.terms][1:] == [2]
+
+    play(test, 5)
+
+
+def test_a_copy_is_not_the_master_of_its_originals_epoch(play: Play) -> None:
+    """RocketMQ's controllers give the id, and with it the term, to whoever registers last."""
+
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(1, 6)  # copied when the epoch was 5
+        await bed.membership._register()
+        bed.hears(1, 6, "h:1")
+        assert bed.terms == [] and bed.controllers.beats == 0
+
+    play(test, 5)
+
+
+def test_a_broker_that_registers_again_stays_the_master(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(None, None)
+        bed.controllers.elects(1, 6)
+        await bed.membership._register()
+        bed.controllers.registers(1, 6)
+        await bed.membership._register()
+        assert bed.left == 0 and bed.controllers.beats == 2
+
+    play(test, 5)
+
+
+def test_controllers_are_told_who_asks(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        assert bed.membership._greeting() is None
+        bed.controllers.registers(2, 6)
+        await bed.membership._register()
+        greeting = bed.membership._greeting()
+        assert greeting is not None and greeting.code == RequestCode.BROKER_HEARTBEAT
+        fields = greeting.fields or {}
+        assert (fields["brokerId"], fields["brokerAddr"]) == ("1", "h:1")
+
+    play(test)

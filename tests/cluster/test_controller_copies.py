@@ -1,0 +1,85 @@
+"""A broker of a group whose id another one has by now: a store was copied, or the broker moved."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
+from tests.cluster.running import PATIENT
+from tests.cluster.test_controller import DEADLINE_S, INVALID_ID, awaited, running
+
+from pymq.broker.broker import Broker
+from pymq.broker.config import BrokerConfig
+from pymq.broker.replication_config import ReplicationConfig, Role
+from pymq.errors import RequestTimeout
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command
+from pymq.store import StoreConfig
+
+
+def broker_on(root: Path, controller: str) -> Broker:
+    settings = {**PATIENT, "term_interval_ms": 50, "controller_timeout_ms": 300}
+    return Broker(
+        BrokerConfig(name=NAME, cluster=CLUSTER, listen_port=0, vip_port=False),
+        StoreConfig(root_path=root, segment_bytes=4 << 20, disk_free_enough_bytes=1 << 20),
+        replication=ReplicationConfig(
+            role=Role.ASYNC_MASTER,
+            listen_port=0,
+            controller_mode=True,
+            controllers=(controller,),
+            **settings,
+        ),
+    )
+
+
+async def answers(broker: Broker) -> bool:
+    channel = await AsyncChannel.connect(broker.address, DEADLINE_S)
+    try:
+        await channel.request(Command(RequestCode.GET_BROKER_RUNTIME_INFO), 0.3)
+    except RequestTimeout:
+        return False
+    finally:
+        channel.close()
+    return True
+
+
+async def wait_answers(broker: Broker, *, wanted: bool) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while await answers(broker) is not wanted:
+            await asyncio.sleep(0.02)
+
+
+@awaited
+async def test_a_master_whose_id_another_one_has_answers_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        running(tmp_path / "controller", heartbeat_timeout_ms=300) as controller,
+        ControlledBroker(controller.address) as other,
+    ):
+        broker = broker_on(tmp_path / "store", controller.address)
+        await broker.start()
+        try:
+            assert await answers(broker)
+            assert broker._roles is not None
+            membership = broker._roles._membership
+            other.id = membership._id
+            assert (await other.register()).code == INVALID_ID
+            # As if it stood still: it says nothing, and asks nothing.
+            monkeypatch.setattr(membership, "_is_unwilling", True)
+            async with asyncio.timeout(DEADLINE_S):
+                while (await other.register()).code == INVALID_ID:
+                    await asyncio.sleep(0.05)
+            other.begin_to_beat()
+            await other.wait_master(other.id, 3)
+            await wait_answers(broker, wanted=False)
+            assert membership.term is None
+            assert [one for one in caplog.messages if other.address in one and "stop" in one]
+            # It is back when the other one is gone.
+            monkeypatch.setattr(membership, "_is_unwilling", False)
+            await other.close()
+            await wait_answers(broker, wanted=True)
+            assert membership.term is not None and membership.term.number > 3
+        finally:
+            await broker.close()
