@@ -5,7 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,11 @@ def is_cancelled() -> bool:
     """Was the current task cancelled from outside, rather than what it calls from within?"""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def begin_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start what another thread waits for, which hears what it raises and ends it."""
+    return asyncio.get_running_loop().create_task(work)
 
 
 class Tasks:

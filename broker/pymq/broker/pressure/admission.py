@@ -1,6 +1,7 @@
 """Which requests are refused because the broker is busy: the dispatcher's ``Admission``.
 
-Says SYSTEM_BUSY, in RocketMQ's words; its clients go to another broker then, or wait:
+Says SYSTEM_BUSY, in RocketMQ's words. Producers of pymq, and of Java from 5.3.0 on, send to another
+broker then; those of Java 4.5.1 to 5.2.0 do not try again. Consumers wait, and ask again.
 
 =======================  ===================================================================
 ``[REJECTREQUEST]``      a send while the disk takes nothing, or while more sends wait for it

@@ -1,7 +1,8 @@
 """How brokers know who is behind a connection: heartbeats, and a farewell.
 
 Every broker of the routes in use gets a heartbeat every 30 s, and one first thing on a new
-connection. The farewell waits for the heartbeats under way: RocketMQ brokers handle the two in
+connection, or when it has become a master: it keeps its connections then, and forgets who was
+behind them. The farewell waits for the heartbeats under way: RocketMQ brokers handle the two in
 different threads, and after a heartbeat that comes last the group would have a member that is
 not there, and leave a share of the queues to it for two minutes.
 """
@@ -86,12 +87,18 @@ class Heartbeats:
         )
 
     def send_nowait(self, channel: AsyncChannel, timeout_s: float) -> None:
-        """Send one on a connection that is new, before anything else."""
+        """Send one, as before anything else on a connection that is new."""
         if self._is_leaving:
             return
         heard = channel.request_nowait(self._operation().request, timeout_s)
         heard.add_done_callback(_ignore)
         self._watch(channel.address, heard)
+
+    def greet(self, address: str, timeout_s: float) -> None:
+        """Send one to a broker that has become a master, if there is a connection."""
+        channel = self._connections.open_channel(address)
+        if channel is not None:
+            self.send_nowait(channel, timeout_s)
 
     async def send_all(self) -> int:
         """Tell every broker in use that we live; return how many heard it."""

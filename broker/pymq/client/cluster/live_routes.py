@@ -1,18 +1,20 @@
 """The routes of the topics that an asyncio client uses, kept up to date while it is open.
 
-A route is read again when it is older than ``age_s``; at once when a send or a pull found it
-wrong; often while a broker with slaves has no master, and after a topic has come to another broker;
-within a second when it is only borrowed from ``TBW102``. One that no name server gives stays in
-use, and is asked for less and less often. It is forgotten when name servers have known its brokers
-for a while, and not its topic.
+A route is read again when it is older than ``age_s``; at once when a send or a pull found it wrong,
+or a master fails as one does that is a slave now; often while a broker with slaves has no master,
+and after a topic has come to another broker; within a second when it is only borrowed from
+``TBW102``. One that no name server gives stays in use, and is asked for less and less often. It is
+forgotten when name servers have known its brokers for a while, and not its topic.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pymq.client import operations
 from pymq.client.cluster.name_servers import NameServers
+from pymq.client.cluster.refusing_masters import RefusingMasters
 from pymq.client.cluster.route_table import RouteTable
 from pymq.client.cluster.routes import (
     Route,
@@ -23,7 +25,15 @@ from pymq.client.cluster.routes import (
 )
 from pymq.client.cluster.shared_work import SharedWork
 from pymq.clock import Clock
-from pymq.errors import PymqError, TopicNotExist
+from pymq.errors import (
+    ConnectionFailed,
+    NotReplicated,
+    PymqError,
+    RequestTimeout,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+)
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.net.waiting import happens
@@ -37,6 +47,9 @@ ROUTE_READ_MIN_S = 0.2
 ROUTE_CHECK_S = 1.0
 #: So many are read at a time: one that a silent name server is asked for does not delay the others.
 ROUTE_READS_MAX = 16
+#: What is asked of a master that is away, a slave now, or cut off from its slaves, one of which may
+#: have taken over; or of one that is only busy.
+_NO_MASTER = (ConnectionFailed, RequestTimeout, NotReplicated, ServiceNotAvailable, SystemBusy)
 
 
 class LiveRoutes:
@@ -49,7 +62,12 @@ class LiveRoutes:
         check_open: raises when the client is not open.
         on_change: called with each topic whose route has changed, or was forgotten.
         clock: for the routes' age.
+
+    Attributes:
+        on_new_master: called with the address at which a known broker has its master now.
     """
+
+    on_new_master: Callable[[str], None]
 
     def __init__(
         self,
@@ -66,6 +84,10 @@ class LiveRoutes:
         self._on_change = on_change
         self._clock = clock
         self._table = RouteTable(age_s)
+        self._refusing = RefusingMasters()
+        #: By broker name, as the latest of all routes says.
+        self._masters: dict[str, str] = {}
+        self.on_new_master = lambda _: None
         self._read_at: dict[str, float] = {}
         self._reading: SharedWork[PymqError | None] = SharedWork(tasks, "route of", self._read)
         self._troubles = SaidOnce(_log)
@@ -120,6 +142,29 @@ class LiveRoutes:
         """A topic's route turned out wrong: read it again soon."""
         self._table.doubt(topic)
         self._doubted.set()
+
+    def doubt_master(self, address: str) -> bool:
+        """A broker cannot be reached, or refuses what masters do: look whether it is one still.
+
+        It may just be busy, for hours: it is looked less and less often.
+
+        Returns:
+            Is it time to look?
+        """
+        if not self._refusing.refused(address, self._clock.monotonic_s()):
+            return False
+        self._table.doubt_master(address)
+        self._doubted.set()
+        return True
+
+    @contextlib.contextmanager
+    def hearing(self, address: str) -> Iterator[None]:
+        """Doubt that a broker is a master if it does not do what was asked, in a certain way."""
+        try:
+            yield
+        except _NO_MASTER:
+            self.doubt_master(address)
+            raise
 
     async def watch(self, refreshed: Callable[[], None]) -> None:
         """Keep the routes fresh; runs until it is cancelled.
@@ -195,6 +240,11 @@ class LiveRoutes:
 
     def _put(self, route: Route) -> None:
         if self._table.put(route, self._clock.monotonic_s()):
+            for name, address in route.masters().items():
+                if self._masters.get(name, address) != address:
+                    self._refusing.changed()
+                    self.on_new_master(address)
+                self._masters[name] = address
             self._changed(route.topic)
 
     def _changed(self, topic: str) -> None:

@@ -118,6 +118,7 @@ class ClientPool:
             producer_group=producer_group,
             consumers=consumers,
         )
+        self.routes.on_new_master = lambda address: self.heartbeats.greet(address, timeout_s)
         self._all_ended: asyncio.Future[None] | None = None
         self._open = self._was_closed = False
         self._keys: ClientKeys | None = None
@@ -292,6 +293,7 @@ class ClientPool:
         try:
             return await self.channel(address)
         except (ConfigurationError, ConnectionFailed) as error:
+            self.routes.doubt_master(address)
             raise ConnectionFailed(
                 f"topic {topic!r}: broker {broker_name!r} advertises {address}, which cannot be "
                 f"reached from here ({error}); check that it runs and, if it does, set brokerIP1 "
@@ -367,10 +369,11 @@ class ClientPool:
             RemoteProtocolError: the answer lacks what it must have.
             RequestTimeout: no answer in time.
         """
-        answer = await channel.request(
-            operation.request, timeout_s or self.timeout_s, description=operation.description
-        )
-        result = operation.result(answer, peer=channel.address)
+        with self.routes.hearing(channel.address):
+            answer = await channel.request(
+                operation.request, timeout_s or self.timeout_s, description=operation.description
+            )
+            result = operation.result(answer, peer=channel.address)
         return result if self._names is None else self._names.result(result)
 
     async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> list[T]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pymq.client.cluster.routes import Route
+from pymq.client.cluster.routes import MASTER_ID, Route
 from pymq.protocol.bodies import MessageQueue
 
 #: A provisional route is old after this; creating the topic takes its broker this long.
@@ -270,6 +270,12 @@ class RouteTable:
         entry = self._entries.get(topic)
         if entry is not None:
             entry.is_doubted = True
+
+    def doubt_master(self, address: str) -> None:
+        """Make the routes stale that say that this is the address of a master."""
+        for entry in self._entries.values():
+            if any(known.get(MASTER_ID) == address for known in entry.route.addresses.values()):
+                entry.is_doubted = True
 
     def forget(self, topic: str) -> None:
         """Drop a topic's route, if there is one."""

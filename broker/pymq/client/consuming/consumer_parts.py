@@ -250,6 +250,6 @@ class ConsumerParts:
             )
 
     def _route_changed(self, topic: str) -> None:
-        self.rebalance.wake()
+        self.rebalance.route_changed(topic)
         if self.tracer is not None:
             self.tracer.route_changed(topic)

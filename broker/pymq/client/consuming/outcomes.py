@@ -13,6 +13,7 @@
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from pymq.client.cluster.pool import ClientPool
@@ -26,6 +27,17 @@ _log = logging.getLogger(__name__)
 
 #: A queue that stands behind one message says so after this part of the consume time-out.
 STANDING_PART = 0.25
+
+
+class _Named:
+    """An outcome that a thread gives a delivery by name, and whether that was carried out."""
+
+    __slots__ = ("delivery", "is_over", "outcome")
+
+    def __init__(self, delivery: Delivery, outcome: Outcome) -> None:
+        self.delivery = delivery
+        self.outcome = outcome
+        self.is_over = False
 
 
 class Outcomes:
@@ -55,6 +67,9 @@ class Outcomes:
         self._consume_timeout_s = consume_timeout_s
         #: Queue -> the message behind which it stands, as it was logged.
         self._standing: dict[MessageQueue, Delivery] = {}
+        #: What threads have begun to settle, in that order. An exception of a signal may keep one
+        #: from telling the loop of what it has decided: so this comes before the decision.
+        self._named: deque[_Named] = deque()
         #: Nothing is settled any more.
         self._is_closed = False
 
@@ -71,12 +86,15 @@ class Outcomes:
         home = self._pool.home
         if home.is_forked:
             home.check_process()
-        self._decide(delivery, outcome)
         if home.is_own_thread:
+            self._decide(delivery, outcome)
             self._carry_out(delivery)
             return
+        named = _Named(delivery, outcome)
+        self._named.append(named)
+        self._decide(delivery, outcome)
         try:
-            home.loop.call_soon_threadsafe(self._carry_out, delivery)
+            home.loop.call_soon_threadsafe(self._carry_out_named, named)
         except RuntimeError as error:  # The loop has ended, and with it the consumer.
             raise _not_ours(delivery, outcome, "its consumer's event loop has ended") from error
 
@@ -131,6 +149,7 @@ class Outcomes:
 
         Before that, say once that a queue stands still behind it.
         """
+        self.carry_out_left()
         now_s = time.monotonic()
         limit_s = self._consume_timeout_s
         ages = [(now_s - one.taken_s, one) for one in self._inbox.in_hand if one.taken_s]
@@ -185,6 +204,28 @@ class Outcomes:
                 queue.queue_id,
             )
         self._standing = standing
+
+    def carry_out_left(self) -> None:
+        """Carry out what threads have decided and have not told the loop of."""
+        for _ in range(len(self._named)):
+            named = self._named.popleft()
+            delivery = named.delivery
+            if named.is_over:
+                continue
+            if delivery.outcome is named.outcome:
+                self._carry_out_once(named)
+            elif delivery.outcome is None and delivery in self._inbox.in_hand:
+                self._named.append(named)  # Perhaps it is being decided.
+
+    def _carry_out_named(self, named: _Named) -> None:
+        self._carry_out_once(named)
+        while self._named and self._named[0].is_over:
+            self._named.popleft()
+
+    def _carry_out_once(self, named: _Named) -> None:
+        if not named.is_over:
+            named.is_over = True
+            self._carry_out(named.delivery)
 
     def _carry_out(self, delivery: Delivery) -> None:
         outcome = delivery.outcome

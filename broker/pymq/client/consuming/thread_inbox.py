@@ -160,6 +160,7 @@ class ThreadInbox:
 
     def settle(self) -> None:
         """Finish what was acknowledged, and deliver again what threads that have ended held."""
+        self._outcomes.carry_out_left()
         while self._acknowledged:
             self._inbox.acknowledge(self._acknowledged.popleft())
         for held in [one for one in list(self._held) if not one.thread.is_alive()]:

@@ -1,15 +1,32 @@
 """How far a group is in one queue, as its broker keeps it."""
 
+import asyncio
+import logging
 import time
+from functools import partial
 from typing import Protocol
 
 from pymq.client import operations
 from pymq.client.cluster.pool import ClientPool
+from pymq.client.operations import Operation
+from pymq.errors import (
+    ConnectionFailed,
+    PymqError,
+    RequestTimeout,
+    ServiceNotAvailable,
+    SystemBusy,
+    TooManyPending,
+)
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
 
 #: An offset that does not change is committed again after this: a group that was deleted, or a
 #: broker that lost it, would not know it.
 COMMIT_AGAIN_S = 60.0
+#: What the next commit may do better, perhaps at another master.
+_PASSING = (ConnectionFailed, RequestTimeout, ServiceNotAvailable, SystemBusy)
 
 
 class QueueOffsets(Protocol):
@@ -68,7 +85,11 @@ class BrokerOffsets:
         return offset
 
     def commit_nowait(self, offset: int) -> bool:
-        """Tell the broker, without waiting for an answer, if there is a connection."""
+        """Tell the broker, if there is a connection. Its answer is not waited for, but looked at.
+
+        A broker that has become a slave refuses, and may be read from all the same: only its answer
+        says that the offset is kept nowhere.
+        """
         if offset == self._committed and time.monotonic() < self._commit_again_s:
             return True
         route = self._pool.routes.find(self._queue.topic)
@@ -77,9 +98,27 @@ class BrokerOffsets:
         if channel is None:
             return False
         operation = operations.update_offset(self._group, self._queue, offset)
-        channel.send_one_way(operation.request)
+        try:
+            answer = channel.request_nowait(operation.request, self._pool.timeout_s)
+        except TooManyPending as error:
+            _log.debug("%s", error)
+            return False
+        answer.add_done_callback(partial(self._answered, operation, channel.address))
         self._note(offset)
         return True
+
+    def _answered(
+        self, operation: Operation[None], address: str, answer: asyncio.Future[Command]
+    ) -> None:
+        if answer.cancelled():
+            return
+        try:
+            with self._pool.routes.hearing(address):
+                operation.result(answer.result(), peer=address)
+        except PymqError as error:
+            _log.debug("not committed: %s", error)
+            if isinstance(error, _PASSING):
+                self.doubt()
 
     async def commit(self, offset: int) -> None:
         """Commit, look whether it is there, and if it is not, commit again.

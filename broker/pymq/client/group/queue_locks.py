@@ -3,12 +3,13 @@
 A broker grants a queue to one member of a group at a time. The lock is renewed every 20 s and
 is the next member's when its broker has not heard of it for 60 s. Its holder counts on it for
 half of that, and only over the connection over which it was granted: a broker that was started
-again has forgotten its locks, and may have given them to others. Until a lock in doubt is
-confirmed, nothing of its queue is delivered.
+again has forgotten its locks, and may have given them to others. So may a new master, which knows
+nothing of those of the one before, whose connection may stay. Until a lock in doubt is confirmed,
+nothing of its queue is delivered.
 
 ::
 
-              granted                  30 s without an answer, or its connection was lost
+              granted        30 s without an answer, connection lost, or another master
     unlocked ---------> valid ------------------------------------------> in doubt
         ^                 ^   granted, and nobody else has read meanwhile    |
         |                 +--------------------------------------------------+
@@ -97,6 +98,15 @@ class QueueLocks:
     def renew_soon(self) -> None:
         """Ask again soon: something waits for locks in doubt."""
         self._doubted.set()
+
+    def route_changed(self, topic: str) -> None:
+        """Doubt the locks on a topic's queues that another broker has granted than the master."""
+        route = self._pool.routes.find(topic)
+        masters = {} if route is None else route.masters()
+        for queue, lock in self._locks.items():
+            if queue.topic == topic and masters.get(queue.broker_name) != lock.channel.address:
+                lock.valid_until_s = 0.0
+                self._doubted.set()
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Lock queues that we do not have; return those that are granted."""
@@ -193,11 +203,13 @@ class QueueLocks:
     ) -> tuple[_Lock, set[MessageQueue]] | None:
         """Ask a broker for locks; ``None``: it does not answer."""
         try:
-            channel = await self._master(queues[0])
-            asked_s = time.monotonic()
-            granted = await self._pool.ask(
-                channel, operations.lock_queues(self._group, self._pool.client_id, queues)
-            )
+            lock, granted = await self._ask_at(await self._master(queues[0]), queues)
+            if not granted and self._pool.routes.doubt_master(lock.channel.address):
+                # So answers a slave that was the master, too.
+                await self._pool.routes.route(queues[0].topic, refresh=True)
+                master = await self._master(queues[0])
+                if master is not lock.channel:
+                    lock, granted = await self._ask_at(master, queues)
         except PymqError as error:
             if self._pool.is_open:
                 self._troubles.warn(
@@ -210,9 +222,17 @@ class QueueLocks:
                 )
             return None
         self._troubles.over(broker, "group %r: queues at broker %r are locked", self._group, broker)
-        ours = set(granted) & set(queues)
+        ours = granted & set(queues)
         self._note_refused(queues, ours)
-        return _Lock(channel, asked_s + VALID_S), ours
+        return lock, ours
+
+    async def _ask_at(
+        self, channel: AsyncChannel, queues: list[MessageQueue]
+    ) -> tuple[_Lock, set[MessageQueue]]:
+        asked_s = time.monotonic()
+        operation = operations.lock_queues(self._group, self._pool.client_id, queues)
+        granted = await self._pool.ask(channel, operation)
+        return _Lock(channel, asked_s + VALID_S), set(granted)
 
     def _note_refused(self, asked: Iterable[MessageQueue], granted: set[MessageQueue]) -> None:
         """Say once of a queue that another member has had it for very long."""

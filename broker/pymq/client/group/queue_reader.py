@@ -23,7 +23,7 @@ from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.group.first_offset import first_offset
 from pymq.client.group.moved_offset import moved_offset
 from pymq.client.group.process_queue import ProcessQueue
-from pymq.client.group.pull_pace import PullPace
+from pymq.client.group.pull_pace import FAILURE_PAUSE_S, FLOW_CONTROL, PullPace
 from pymq.client.group.pulled_messages import read_pulled
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
@@ -46,10 +46,6 @@ _log = logging.getLogger(__name__)
 SUSPEND_S = 15.0
 #: How long we wait for the answer to a pull (consumerTimeoutMillisWhenSuspend).
 PULL_TIMEOUT_S = 30.0
-#: Pause after a failed pull; after one that was refused because of flow control.
-FAILURE_PAUSE_S = 1.0
-FLOW_CONTROL_PAUSE_S = 0.02
-FLOW_CONTROL = 215
 #: A queue that may not pull because of one unfinished message says so after this: when the
 #: message holds back others that were handled, and when it is only slow.
 HELD_BACK_S = 10.0
@@ -126,9 +122,7 @@ class QueueReader:
             assert self.process_queue is not None
             try:
                 async with asyncio.timeout(None) as self._step_scope:
-                    pause_s = await self._step(self.process_queue)
-                    if pause_s:
-                        await asyncio.sleep(pause_s)
+                    await self._pace.pause(await self._step(self.process_queue))
             except TimeoutError:
                 pass  # It is to go on elsewhere.
             finally:
@@ -141,6 +135,11 @@ class QueueReader:
         before, self.subscription = self.subscription, subscription
         if not wants_the_same(before, subscription):
             self._interrupt()  # A pull under way passes over what was not wanted before.
+
+    def route_changed(self) -> None:
+        """There may be another master: commit there, and pull now if the last pull failed."""
+        self.offsets.doubt()
+        self._pace.end_pause()
 
     def reset(self, offset: int) -> None:
         """Go on at another offset, as soon as no handler is at work in order, and commit that."""
@@ -374,13 +373,12 @@ class QueueReader:
             await self.offsets.commit(offset)
 
     def _pause_after(self, error: PymqError) -> float:
-        if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:
-            return FLOW_CONTROL_PAUSE_S
         if isinstance(error, (*AWAY, TopicNotExist)):
             self._pool.routes.doubt(self.queue.topic)
             self.offsets.doubt()
-            self._broker_id = MASTER_ID
-        return FAILURE_PAUSE_S
+        if not isinstance(error, BrokerError) or error.code != FLOW_CONTROL:
+            self._broker_id = MASTER_ID  # A slave may be read from no more.
+        return self._pace.pause_after_failure(error)
 
     def _failed(self, error: PymqError) -> None:
         self._last_trouble = say_unread(self._parts.troubles, self._group, self.queue, error)

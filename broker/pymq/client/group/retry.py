@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from pymq.client import operations
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.inbox import Delivery, Inbox
-from pymq.errors import BrokerError, LocalProtocolError, PymqError
+from pymq.client.operations import SendResult, SendStatus
+from pymq.errors import (
+    BrokerError,
+    DurabilityUnknown,
+    LocalProtocolError,
+    NotReplicated,
+    PymqError,
+    ServiceNotAvailable,
+    SystemBusy,
+)
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.codes import MQ_VERSION_OWN_TIMES, ResponseCode
@@ -26,6 +35,8 @@ _log = logging.getLogger(__name__)
 LOCAL_RETRY_S = 5.0
 #: For brokers before 4.9.3, which fail without a number; their groups have it by default.
 OLD_TIMES_MAX = 16
+#: Of messages that are as safe where they are as another try could make them.
+_KEPT = (SendStatus.OK, SendStatus.SLAVE_NOT_AVAILABLE)
 
 
 def visible_topic(stored_topic: str, properties: dict[str, str]) -> str:
@@ -168,10 +179,10 @@ class FailedMessages:
         if refusal is None:
             if is_dead_letter:
                 self._say_dead_letter(delivery.message, "its body cannot be read")
+            self._say_taken(delivery.message)
         else:
-            delivery.process_queue.failures[delivery.message.queue_offset] = (
-                f"its body cannot be read, and the broker does not take it back ({refusal})"
-            )
+            text = f"its body cannot be read, and the broker does not take it back ({refusal})"
+            self._say_kept(delivery, text)
 
     # --- outcomes by name
 
@@ -197,11 +208,17 @@ class FailedMessages:
         if refusal is None:
             if is_dead_letter:
                 self._say_dead_letter(message, outcome.reason or outcome.name)
-            self._said.over(
-                message.broker_name, "broker %r takes messages back again", message.broker_name
-            )
-            return
-        text = f"it {outcome.text}, and the broker does not take it back ({refusal})"
+            self._say_taken(message)
+        else:
+            text = f"it {outcome.text}, and the broker does not take it back ({refusal})"
+            self._say_kept(delivery, text)
+
+    def _say_taken(self, message: ReceivedMessage) -> None:
+        name = message.broker_name
+        self._said.over(name, "broker %r takes messages back again", name)
+
+    def _say_kept(self, delivery: Delivery, text: str) -> None:
+        message = delivery.message
         delivery.process_queue.failures[message.queue_offset] = text
         self._said.warn(
             message.broker_name,
@@ -262,8 +279,10 @@ class FailedMessages:
                     reason=outcome.reason,
                     stored_topic=self._pool.network.wrap(message.topic),
                 )
-                await self._pool.ask(channel, burial)
+                _check_kept(await self._pool.ask(channel, burial), channel.peer)
                 return
+            except (NotReplicated, ServiceNotAvailable, SystemBusy):
+                raise  # A broker that takes it in a moment takes its reason, too.
             except (BrokerError, LocalProtocolError) as error:
                 _log.warning(
                     "message %s (topic %r) becomes a dead letter without its reason, %r: %s",
@@ -312,6 +331,18 @@ def _is_decided(delivery: Delivery) -> bool:
     """Is there no point in calling the handler again, even if its broker refuses the message?"""
     outcome = delivery.outcome
     return outcome is not None and (outcome is EXPIRED or outcome.delay_level == DEAD_LETTER)
+
+
+def _check_kept(result: SendResult, peer: str) -> None:
+    """Accept a dead letter that is not lost if its broker is; what was sent back is answered so.
+
+    Raises:
+        DurabilityUnknown: it may be lost, and must be sent once more.
+    """
+    if result.status not in _KEPT:
+        raise DurabilityUnknown(
+            f"{peer} has stored it as a dead letter with {result.status}, and may lose it"
+        )
 
 
 def _which(count: int, total: int) -> str:

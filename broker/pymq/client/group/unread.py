@@ -1,26 +1,35 @@
-"""Queues that cannot be read: said once, for all queues of a broker that is away."""
+"""Queues that cannot be read: said once for all queues of a broker that is away, or a slave now."""
 
 from collections.abc import Hashable
 
-from pymq.errors import ConnectionFailed, PymqError, RequestTimeout, RouteNotFound
+from pymq.errors import (
+    ConnectionFailed,
+    PymqError,
+    RequestTimeout,
+    RouteNotFound,
+    ServiceNotAvailable,
+    SystemBusy,
+)
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue
 
 #: The broker is away, or seems so: all its queues fail for one reason.
 AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
+#: Likewise of one that is busy, or a slave that nobody may read from.
+_REFUSES_ALL = (ServiceNotAvailable, SystemBusy)
 
 
 def say_unread(
     troubles: SaidOnce, group: str, queue: MessageQueue, error: PymqError
 ) -> Hashable:
-    """Say why a queue cannot be read, once for all queues of a broker that is away.
+    """Say why a queue cannot be read, once for all queues of a broker if it fails at all of them.
 
     Returns:
         The cause, for ``troubles.over``.
     """
     cause: Hashable
-    if isinstance(error, AWAY):
-        cause = queue.broker_name
+    if isinstance(error, (*AWAY, *_REFUSES_ALL)):
+        cause = queue.broker_name, isinstance(error, AWAY)
         troubles.warn(
             cause,
             "group %r cannot read the queues of broker %r, trying again: %s",

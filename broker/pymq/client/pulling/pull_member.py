@@ -310,4 +310,4 @@ class PullMember:
 
     def _route_changed(self, topic: str) -> None:
         if self._queues is not None:
-            self._queues.wake()
+            self._queues.route_changed(topic)

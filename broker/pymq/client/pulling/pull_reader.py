@@ -88,9 +88,7 @@ class PullReader(QueueReader):
                         self._begin(offset)
                         self._on_begin()
                     assert self.process_queue is not None
-                    pause_s = await self._step(self.process_queue)
-                    if pause_s:
-                        await asyncio.sleep(pause_s)
+                    await self._pace.pause(await self._step(self.process_queue))
             except TimeoutError:
                 continue  # It was moved, or is in doubt.
             finally:

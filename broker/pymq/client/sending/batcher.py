@@ -16,13 +16,12 @@ Source: RocketMQ ProduceAccumulator.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import Self
 
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.operations import check_send_topic
-from pymq.client.sending import send_encoding
-from pymq.client.sending.gathering import Answer, Gathering, Run
+from pymq.client.sending import gathering, send_encoding
+from pymq.client.sending.gathering import Answer, Feeder, Gathering, Run
 from pymq.client.sending.placement import Placement, QueueSelector, placement
 from pymq.client.sending.producer import Producer
 from pymq.client.sending.receipts import SendReceipt
@@ -88,9 +87,13 @@ class Batcher:
         self._window = SendWindow(unanswered_max, config.in_flight_bytes_max)
         #: By topic, and whether they have places of their own.
         self._gathered: dict[tuple[str, bool], Gathering] = {}
+        #: Those that were sent, and messages that went alone for threads; without an answer yet.
+        self._sent: set[Run] = set()
+        self._alone: set[Answer] = set()
         self._is_closed = False
-        self._take_all: Callable[[], Awaitable[None]] | None = None
+        self._feeder: Feeder | None = None
         producer._batchers.add(self)
+        producer._parts.batchers.add(self)
         producer._window.gather(self._window, self)
 
     async def __aenter__(self) -> Self:
@@ -107,13 +110,32 @@ class Batcher:
     def abandon(self) -> None:
         """Fail what was gathered and not sent: the producer is closed."""
         self._is_closed = True
+        error = ClientClosed("the producer was closed before it was sent")
         for found in self._gathered.values():
-            self._fail(found.take(), ClientClosed("the producer was closed before it was sent"))
+            self._fail(found.take(), error)
+        if self._feeder is not None:
+            self._feeder.refuse(error)
 
-    def _feed_from(self, take_all: Callable[[], Awaitable[None]]) -> None:
+    def end(self) -> None:
+        """Fail everything that has no answer. Call it again if the program raises SystemExit."""
+        error = ClientClosed("the client's thread ended before it was answered", sent=True)
+        while self._sent:
+            self._fail(self._sent.pop(), error)
+        while self._alone:
+            answer = self._alone.pop()
+            if not answer.done():
+                answer.set_exception(gathering.own_error(error))
+        self.abandon()
+
+    def _feed_from(self, feeder: Feeder) -> None:
         """Leave limits to a face for threads, and have it hand over what it has before a flush."""
         self._window.end_limits()
-        self._take_all = take_all
+        self._feeder = feeder
+
+    @property
+    def handed_count(self) -> int:
+        """Messages that threads have handed over and that are not taken yet."""
+        return 0 if self._feeder is None else self._feeder.handed_count
 
     @property
     def unanswered_count(self) -> int:
@@ -173,8 +195,8 @@ class Batcher:
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until no message is without an answer."""
-        if self._take_all is not None:
-            await self._take_all()
+        if self._feeder is not None:
+            await self._feeder.take_all()
         while self._window.count:
             for key in list(self._gathered):
                 self._go(key)
@@ -226,7 +248,12 @@ class Batcher:
         self._check_open()
         send.restart(self._pool.loop.time(), self._config.deadline_s)
         alone = self._send_alone(send)
-        alone.add_done_callback(lambda done: _copy(done, answer))
+        self._alone.add(answer)
+        alone.add_done_callback(lambda done: self._answer_alone(done, answer))
+
+    def _answer_alone(self, done: asyncio.Future[SendReceipt], answer: Answer) -> None:
+        self._alone.discard(answer)
+        gathering.copy_outcome(done, answer)
 
     # --- gathering
 
@@ -279,7 +306,7 @@ class Batcher:
         elif is_placed:
             found.busy = True
             task = self._pool.spawn("batches", self._send_placed(topic, found, since_s))
-            task.add_done_callback(lambda _: self._placed_sent(key))
+            task.add_done_callback(lambda done: self._placed_sent(key, done))
         else:
             run = found.take()
             try:
@@ -294,24 +321,17 @@ class Batcher:
         except PymqError as error:
             self._fail(found.take(), error)
             return
-        by_queue: dict[MessageQueue, Run] = {}
         run = found.take()
-        for at, where in enumerate(run.wheres):
-            assert where is not None
-            try:
-                # A certain queue may be waited for; see ``TopicQueues.exactly``.
-                queue = where.queue or where.choose(queues).queue
-            except Exception as error:  # a selector is the user's
-                refused = Run()
-                run.move(at, refused)
-                self._fail(refused, error)
-            else:
-                run.move(at, by_queue.setdefault(queue, Run()))
+        self._sent.add(run)  # until each message is elsewhere: a selector may end the loop
+        by_queue, refused = run.sort(queues)
         unsent = {
             queue: deque(some.split(self._count_max, self._bytes_max))
             for queue, some in by_queue.items()
         }
+        self._sent.discard(run)
         try:
+            for some, why in refused:
+                self._fail(some, why)
             await asyncio.gather(
                 *(self._send_queue(topic, *one, since_s) for one in unsent.items())
             )
@@ -334,10 +354,11 @@ class Batcher:
             else:
                 await asyncio.wait([sent])
 
-    def _placed_sent(self, key: tuple[str, bool]) -> None:
+    def _placed_sent(self, key: tuple[str, bool], done: asyncio.Task[None]) -> None:
         found = self._gathered[key]
         found.busy = False
-        if found.run and (found.timer is None or found.timer.when() <= self._pool.loop.time()):
+        is_due = found.timer is None or found.timer.when() <= self._pool.loop.time()
+        if found.run and is_due and not done.cancelled():  # then it would go on for ever
             self._go(key)
 
     # --- sending
@@ -345,6 +366,7 @@ class Batcher:
     def _send(
         self, topic: str, run: Run, where: Placement | None, since_s: float
     ) -> asyncio.Future[list[SendReceipt]]:
+        self._sent.add(run)
         send = self._maker.batch(
             topic, b"".join(run.parts), run.message_ids, where, since_s, messages=run.messages
         )
@@ -354,33 +376,24 @@ class Batcher:
 
     def _answer(self, run: Run, done: asyncio.Future[list[SendReceipt]]) -> None:
         """Hand the outcome of a batch to its messages."""
-        error = done.exception()
+        error = gathering.closed_meanwhile() if done.cancelled() else done.exception()
+        if run not in self._sent:
+            return  # The loop has ended meanwhile, and they know.
         if error is not None:
             self._fail(run, error)
             return
-        for answer, receipt in zip(run.answers, done.result(), strict=True):
-            if not answer.done():
-                answer.set_result(receipt)
-        self._end(run)
+        try:
+            run.answer(done.result())
+        finally:
+            self._end(run)
 
     def _fail(self, run: Run, error: BaseException) -> None:
-        for answer in run.answers:
-            if not answer.done():
-                # Each its own: one exception raised in several places has all of their tracebacks.
-                own = error.retold(str(error)) if isinstance(error, PymqError) else error
-                answer.set_exception(own)
-        self._end(run)
+        try:
+            run.fail(error)
+        finally:
+            self._end(run)
 
     def _end(self, run: Run) -> None:
         """Make room. Together: a callback of each future would cost as much as sending it."""
+        self._sent.discard(run)
         self._window.end(run.size_bytes, len(run))
-
-
-def _copy(done: asyncio.Future[SendReceipt], answer: Answer) -> None:
-    """Hand the outcome of a message that went alone to who waits for it."""
-    if done.cancelled():
-        answer.set_exception(ClientClosed("the producer was closed meanwhile", sent=True))
-    elif (error := done.exception()) is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(done.result())

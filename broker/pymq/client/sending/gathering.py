@@ -2,15 +2,32 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias
 
 from pymq.client.sending.placement import Placement
+from pymq.client.sending.queue_selection import TopicQueues
 from pymq.client.sending.receipts import SendReceipt
+from pymq.errors import ClientClosed, PymqError
+from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 
 #: What waits for the receipt of a message, here or in a thread.
 Answer: TypeAlias = asyncio.Future[SendReceipt] | concurrent.futures.Future[SendReceipt]
+
+
+class Feeder(Protocol):
+    """What has messages of threads and hands them over, in the event loop."""
+
+    @property
+    def handed_count(self) -> int:
+        """Messages that it has."""
+
+    async def take_all(self) -> None:
+        """Hand over everything that it has now."""
+
+    def refuse(self, error: PymqError) -> None:
+        """Fail everything that it has, each with an error like this one."""
 
 
 class Run:
@@ -74,6 +91,86 @@ class Run:
                 some = Run()
             self.move(at, some)
         yield some
+
+    def sort(
+        self, queues: TopicQueues
+    ) -> "tuple[dict[MessageQueue, Run], list[tuple[Run, Exception]]]":
+        """Move messages with places to runs of their queues; who does it drops this one.
+
+        Returns:
+            What goes to each queue, and what has none, with the reason.
+        """
+        by_queue: dict[MessageQueue, Run] = {}
+        refused: list[tuple[Run, Exception]] = []
+        for at, where in enumerate(self.wheres):
+            assert where is not None
+            try:
+                # A certain queue may be waited for; see ``TopicQueues.exactly``.
+                queue = where.queue or where.choose(queues).queue
+            except Exception as error:  # a selector is the user's
+                refused.append((Run(), error))
+                self.move(at, refused[-1][0])
+            else:
+                self.move(at, by_queue.setdefault(queue, Run()))
+        return by_queue, refused
+
+    def answer(self, receipts: Sequence[SendReceipt]) -> None:
+        """Hand each message its receipt. Raises what ``fail`` does."""
+        # Not one after the other: their lengths are compared before the first one.
+        _tell(list(zip(self.answers, receipts, strict=True)))
+
+    def fail(self, error: BaseException) -> None:
+        """Fail those that have no outcome yet.
+
+        Raises:
+            SystemExit: the callback of a future raised it; the others have been told all the same.
+        """
+        _tell((answer, error) for answer in self.answers)
+
+
+def _tell(outcomes: "Iterable[tuple[Answer, SendReceipt | BaseException]]") -> None:
+    """End futures, those of threads with calls of what the program wants to be called."""
+    ended: BaseException | None = None
+    left = iter(outcomes)
+    while True:
+        try:
+            for answer, outcome in left:
+                if answer.done():
+                    continue
+                if isinstance(outcome, BaseException):
+                    answer.set_exception(own_error(outcome))
+                else:
+                    answer.set_result(outcome)
+            break
+        except BaseException as error:  # sys.exit() in a callback: the others hear of theirs
+            ended = ended or error
+    if ended is not None:
+        raise ended
+
+
+def own_error(error: BaseException) -> BaseException:
+    """Return an error for one of several places.
+
+    One exception that is raised in several has the tracebacks of all.
+    """
+    return error.retold(str(error)) if isinstance(error, PymqError) else error
+
+
+def closed_meanwhile() -> ClientClosed:
+    """Return the error of what was sent and cancelled."""
+    return ClientClosed("the producer was closed meanwhile", sent=True)
+
+
+def copy_outcome(done: asyncio.Future[SendReceipt], answer: Answer) -> None:
+    """Hand the outcome of a message that went alone to who waits for it."""
+    if answer.done():
+        return
+    if done.cancelled():
+        answer.set_exception(closed_meanwhile())
+    elif (error := done.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(done.result())
 
 
 class Gathering:

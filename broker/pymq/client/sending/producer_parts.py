@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -31,6 +32,13 @@ class Gatherer(Protocol):
     def abandon(self) -> None:
         """Fail what was gathered and not sent: the producer is closed."""
 
+    @property
+    def handed_count(self) -> int:
+        """Messages that threads have handed over and that it has not taken yet."""
+
+    def end(self) -> None:
+        """Fail everything that has no answer: the event loop ends, and none will come."""
+
 
 class ProducerParts:
     """The parts of one producer. For one event loop.
@@ -53,6 +61,7 @@ class ProducerParts:
         tracer: writes the message trace, if there is one.
         transactions: half messages, and the broker's questions about them.
         requests: questions and replies.
+        batchers: of the producer.
     """
 
     def __init__(
@@ -101,6 +110,7 @@ class ProducerParts:
             on_end=None if self.tracer is None else self.tracer.ended,
         )
         self.requests = Requests(self.pool, self.sender, self.maker)
+        self.batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
 
     async def finish(self, flush: Callable[[], Awaitable[None]], timeout_s: float) -> None:
         """Wait until no send is unanswered, nor what the trace tells of them; or until time is up.
@@ -118,6 +128,7 @@ class ProducerParts:
                     await window.wait_idle()
         except TimeoutError:
             gathered = sum(one.count for one in window.gathered)
+            gathered += sum(one.handed_count for one in list(self.batchers))
             also = f"; {gathered} messages of its Batcher had no receipt" if gathered else ""
             _log.warning("%d sends were unanswered when the producer closed%s", window.count, also)
 
@@ -131,3 +142,4 @@ class ProducerParts:
 
     def _route_changed(self, topic: str) -> None:
         self.sender.route_changed(topic)
+        self.requests.route_changed(topic)

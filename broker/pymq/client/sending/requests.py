@@ -176,6 +176,10 @@ class Requests:
         self._announced.add(topic)
         return None
 
+    def route_changed(self, topic: str) -> None:
+        """A broker of a topic may have another master, which does not know us yet."""
+        self._announced.discard(topic)
+
     def on_push(self, channel: AsyncChannel, request: Command) -> None:
         """Take a reply that a broker passes on (PUSH_REPLY_MESSAGE_TO_CLIENT)."""
         try:

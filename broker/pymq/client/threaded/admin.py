@@ -14,7 +14,7 @@ from pymq.client.administration import (
     topics,
 )
 from pymq.client.threaded.blocking_face import blocking, constructor
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.threaded_client import Threaded
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Self, TypeAlias
 
 from pymq.client.sending import batcher as _batcher
+from pymq.client.sending.gathering import own_error
 from pymq.client.sending.placement import Placement, QueueSelector
 from pymq.client.sending.producer import Producer as _Asyncio
 from pymq.client.sending.receipts import SendReceipt
 from pymq.client.sending.send_attempt import MessageSend
+from pymq.client.threaded.futures import ThreadFuture
 from pymq.client.threaded.handed_over import as_it_is
 from pymq.client.threaded.producer import Producer
 from pymq.client.threaded.thread_window import ThreadWindow
@@ -64,7 +66,7 @@ class Batcher:
         """Gather for a producer; in a child made by ``fork`` it is another one than before."""
         self._producer = producer
         self._made = made = self._make(producer)
-        made._feed_from(self._take_all)
+        made._feed_from(self)
         self._room = ThreadWindow(self._unanswered_max, producer._config.in_flight_bytes_max)
         # No lock: a signal's handler that closes the producer may have interrupted the thread that
         # holds it, and the loop would wait for that as the handler does for the loop.
@@ -95,13 +97,18 @@ class Batcher:
         self._face._call(self._close(self._client))
 
     async def _close(self, client: _batcher.Batcher) -> None:
-        await self._take_all()
+        await self.take_all()
         await client.close()
 
     @property
     def unanswered_count(self) -> int:
         """Messages that were taken and have no receipt yet."""
         return self._client.unanswered_count + len(self._handed)
+
+    @property
+    def handed_count(self) -> int:
+        """Messages that were handed over and that the loop has not taken yet."""
+        return len(self._handed)
 
     def send(
         self,
@@ -138,22 +145,33 @@ class Batcher:
         self._check_process()
         where = self._made._place(message, queue, selector, sharding_key)
         take, size = self._encode(message, where)
-        room = self._room
-        room.wait_begin(size, self._limit_s, self._face._check_open)
-        future: _Future = concurrent.futures.Future()
-        future.add_done_callback(lambda _: room.end(size))
-        self._handed.append((take, future))
-        if not self._is_awaited:
-            self._is_awaited = True
-            try:
-                self._face._soon(self._take)
-            except PymqError as error:
-                self._refuse(error)
-                raise
-            except BaseException:  # of a signal's handler: who comes next wakes the loop
-                self._is_awaited = False
-                raise
+        room, ticket = self._room, object()
+        # Made before it is counted: what is counted has a future that will be done.
+        future: ThreadFuture[SendReceipt] = ThreadFuture()
+        future.add_done_callback(lambda _: room.end(ticket))
+        try:
+            room.wait_begin(ticket, size, self._limit_s, self._face._check_open)
+            self._handed.append((take, future))
+            if not self._is_awaited:
+                self._wake()
+        except BaseException:
+            room.end(ticket)
+            raise
         return future
+
+    def _wake(self) -> None:
+        """Have the loop look at what is handed over."""
+        self._is_awaited = True
+        try:
+            self._face._soon(self._take)
+        except PymqError as error:
+            self.refuse(error)
+            raise
+        except BaseException:  # of a signal's handler
+            self._is_awaited = False  # Who comes next wakes the loop, if this does not.
+            with contextlib.suppress(PymqError):
+                self._face._soon(self._take)
+            raise
 
     def _encode(
         self, message: Message, where: Placement | None
@@ -193,28 +211,43 @@ class Batcher:
         """
         until_s = time.monotonic() + TURN_S
         while some := self._swap(TAKEN_COUNT):
+            self._give(some)
+            if time.monotonic() >= until_s:
+                asyncio.get_running_loop().call_soon(self._take)
+                return
+
+    def _give(self, some: list[_Handed]) -> None:
+        at = 0
+        try:
             for take, future in some:
+                at += 1
                 if not future.set_running_or_notify_cancel():
                     continue
                 try:
                     take(future)
                 except Exception as error:  # of a hook, for instance: for who sent the message
                     future.set_exception(error)
-            if time.monotonic() >= until_s:
-                asyncio.get_running_loop().call_soon(self._take)
-                return
+        except BaseException:  # sys.exit() there: the end of the loop refuses what is left
+            self._handed.extendleft(reversed(some[at - 1 :]))
+            raise
 
-    async def _take_all(self) -> None:
-        """Wait until the batcher has everything that was handed over before."""
+    async def take_all(self) -> None:
+        """Wait until the batcher has everything that was handed over before. In the loop."""
         until_count = self._taken_count + len(self._handed)
         if self._handed:
             self._take()  # Perhaps a signal interrupted who has handed it over and would wake us.
         while self._handed and self._taken_count < until_count:
             await asyncio.sleep(0)
 
-    def _refuse(self, error: PymqError) -> None:
+    def refuse(self, error: PymqError) -> None:
+        """Fail what is handed over, each with an error like this one. In any thread."""
+        # First: who looks at it after that wakes the loop himself, what was handed over before that
+        # is refused here.
+        self._is_awaited = False
         with contextlib.suppress(IndexError):  # There is nothing left.
             while True:
                 _, future = self._handed.popleft()
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(error)
+                if future.done() and not future.cancelled():
+                    continue  # It had come into a batch, which knew more of it.
+                if future.running() or future.set_running_or_notify_cancel():
+                    future.set_exception(own_error(error))

@@ -17,7 +17,8 @@ from pymq.client.consuming.thread_inbox import Held, ThreadInbox
 from pymq.client.group.inbox import Delivery
 from pymq.client.group.rebalance_listener import InThreads
 from pymq.client.threaded.blocking_face import blocking, constructor
-from pymq.client.threaded.loop_thread import Threaded, soon
+from pymq.client.threaded.loop_thread import soon
+from pymq.client.threaded.threaded_client import Threaded
 from pymq.errors import ClientClosed
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage

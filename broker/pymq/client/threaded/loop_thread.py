@@ -1,29 +1,21 @@
-"""An event loop in a thread of its own, for clients of asyncio that are used without it."""
+"""An event loop in a thread of its own."""
 
 import asyncio
-import atexit
-import concurrent.futures
 import contextlib
+import functools
 import logging
-import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pymq.client.cluster.home import Process
-from pymq.client.cluster.pool import ClientPool
-from pymq.errors import ClientClosed, ConfigurationError, PymqError
+from pymq.client.threaded.calls import Call, CallFuture
+from pymq.errors import ClientClosed, ConfigurationError
 
-C = TypeVar("C", bound="Client")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-#: How long a close may take at most, besides what its caller has chosen; who closes second does not
-#: wait longer. What is waited for has limits, but for what a program does in it: a listener.
-CLOSE_S = 300.0
-
 
 #: What goes on in this context, in whatever thread, was begun in this one's loop.
 _within: ContextVar["LoopThread | None"] = ContextVar("_within", default=None)
@@ -32,11 +24,15 @@ _within: ContextVar["LoopThread | None"] = ContextVar("_within", default=None)
 class LoopThread:
     """An event loop in a thread of its own.
 
+    Args:
+        name: of the thread.
+        on_end: called in it when nothing runs there any more, however it ends, before it does.
+
     Raises:
         ConfigurationError: it would be a green one, in a thread that has a loop already.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_end: Callable[[], object] | None = None) -> None:
         #: A child made by ``fork`` has a copy of all this, but not the thread.
         self.process = Process()
         self._loop = asyncio.new_event_loop()
@@ -48,10 +44,16 @@ class LoopThread:
         # What began before the end is cancelled. Reentrant: close() may come from a signal.
         self._lock = threading.RLock()
         self._is_green = False
-        begun = threading.Event()
+        self._on_end = on_end
+        begun = threading.Lock()  # no event: see ``futures``
+        begun.acquire()
         self._thread = threading.Thread(target=self._run, args=(begun,), name=name, daemon=True)
         self._thread.start()
-        begun.wait()
+        try:
+            begun.acquire()
+        except BaseException:  # of a signal: nobody would know of this thread
+            self.close()
+            raise
         if self._is_green:
             self._loop.close()
             raise ConfigurationError(
@@ -61,9 +63,9 @@ class LoopThread:
                 "gthread or sync, or asyncio"
             )
 
-    def _run(self, begun: threading.Event) -> None:
+    def _run(self, begun: threading.Lock) -> None:
         self._is_green = _has_loop()
-        begun.set()
+        begun.release()
         if self._is_green:
             return
         asyncio.set_event_loop(self._loop)
@@ -73,6 +75,7 @@ class LoopThread:
             except BaseException as error:  # sys.exit(), of which nobody hears in a thread
                 self._fail(error)
             self._end_tasks()
+            self._end_others()
 
     def _fail(self, error: BaseException) -> None:
         """Something that the program has called here ended the loop."""
@@ -99,6 +102,18 @@ class LoopThread:
                 if not asyncio.all_tasks(self._loop):
                     return
 
+    def _end_others(self) -> None:
+        """Let others end what waits for this thread and is not a task."""
+        while self._on_end is not None:
+            try:
+                self._on_end()
+            except Exception:
+                _log.exception("%s: its end failed", self._thread.name)
+            except BaseException as error:  # What the program has called may raise it again.
+                _log.debug("%s: %r was raised at its end", self._thread.name, error)
+                continue
+            return
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and return its result.
 
@@ -106,22 +121,36 @@ class LoopThread:
             ClientClosed: the thread has ended.
             ClientMisplaced: it belongs to the parent of this process.
         """
-        future = self.begin(work)
+        begun = Call(work)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError as error:
+            self._begin(begun.begin, work)
+            return begun.wait()
+        except asyncio.CancelledError as error:
             raise ClientClosed("the client was closed meanwhile", sent=True) from error
         except BaseException:
-            future.cancel()  # KeyboardInterrupt: nobody waits for it any more
+            begun.leave()  # KeyboardInterrupt: nobody waits for it any more
             raise
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def begin(
+        self, work: Coroutine[Any, Any, T], future: CallFuture[T] | None = None
+    ) -> CallFuture[T]:
         """Start a coroutine in the loop; its future is cancelled when the thread ends before it.
+
+        Args:
+            work: the coroutine.
+            future: of its outcome, if it was made before.
 
         Raises:
             ClientClosed: the thread has ended.
             ClientMisplaced: it belongs to the parent of this process.
         """
+        if future is None:
+            future = CallFuture()
+        self._begin(functools.partial(future.begin, work), work)
+        return future
+
+    def _begin(self, begin: Callable[[], None], work: Coroutine[Any, Any, Any]) -> None:
+        """Have the loop begin a coroutine. Raises what ``begin`` does."""
         if self.process.is_forked:
             work.close()
             self.process.check_process()
@@ -133,7 +162,7 @@ class LoopThread:
                 raise
             context = copy_context()
             context.run(_within.set, self)
-            return context.run(asyncio.run_coroutine_threadsafe, work, self._loop)
+            self._loop.call_soon_threadsafe(begin, context=context)
 
     def soon(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop.
@@ -204,169 +233,6 @@ class LoopThread:
             )
 
 
-class Client(Protocol):
-    """What is common to the clients of asyncio."""
-
-    _pool: ClientPool
-
-    async def start(self) -> Any: ...
-
-
-class Threaded(Generic[C]):
-    """A client of asyncio whose loop runs in a thread while it is open.
-
-    One that is still open when the process ends is closed then: the thread would just stop, and
-    what it had not sent or committed would be lost without a word.
-
-    In a child made by ``fork`` one that was open makes itself another client when it is first used,
-    with connections, ids and a thread of its own. What the parent has begun stays with the parent.
-
-    Args:
-        make: returns a client of asyncio, in each process another one.
-    """
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
-        self._made = make()
-        self._thread: LoopThread | None = None
-        #: The same, from when it is closed.
-        self._ending: LoopThread | None = None
-        #: The thread of a client that starts, which may have to wait for its cluster.
-        self._begun: LoopThread | None = None
-        self._name = ""
-        self._forget_end: Callable[[], object] = _nothing
-        #: What else makes a client, by what it is about: subscriptions.
-        self._settings: dict[object, Callable[[C], object]] = {}
-        self._starting = threading.Lock()
-        self._process = Process(self._forked)
-
-    def _forked(self) -> None:
-        self._starting = threading.Lock()  # one that a thread of the parent holds stays locked
-
-    @property
-    def _client(self) -> C:
-        """The client of this process."""
-        if self._process.is_forked:
-            self._renew()
-        return self._made
-
-    @property
-    def _is_open(self) -> bool:
-        return self._thread is not None
-
-    def close(self) -> None:
-        """Close it, with a limit in time; idempotent."""
-        raise NotImplementedError
-
-    def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
-        with self._starting:
-            if self._thread is not None:
-                return
-            self._name = name
-            self._run(self._made, start)
-
-    def _run(self, client: C, start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._begun = thread = LoopThread(self._name)
-        try:
-            thread.call(start())
-        except BaseException:
-            self._begun = None
-            thread.close()
-            raise
-        self._begun = None
-        self._made, self._thread = client, thread
-        self._forget_end = _at_end(self.close)
-
-    def _renew(self) -> None:
-        """Take the place of the copy of the parent's client."""
-        with self._starting:
-            if not self._process.is_forked:
-                return  # Another thread was quicker.
-            if self._thread is not None or self._begun is not None:
-                client = self._make()
-                client._pool.is_renewed = True
-                for setting in self._settings.values():
-                    setting(client)
-                # Kept: what it would do when it is collected concerns the parent's loop.
-                _of_parents.append((self._made, self._thread, self._begun))
-                self._begun = None
-                self._forget_end()
-                if self._thread is not None:
-                    self._run(client, client.start)
-                self._made = client
-            self._process = Process(self._forked)
-            self._renewed()
-
-    def _renewed(self) -> None:
-        """Make again what belongs to a process, before the client is used in this one."""
-
-    def _stop(
-        self, close: Callable[[C], Coroutine[Any, Any, Any]], timeout_s: float = 0.0
-    ) -> None:
-        """Close it; who comes second waits for that, ``CLOSE_S`` longer than ``timeout_s``."""
-        for open_one in (self._begun, self._thread):
-            if open_one is not None:
-                open_one.check_thread()  # before anything ends: it stays open as it is
-        if self._begun is not None:
-            self._begun.close()  # whoever waits for the start hears that it is closed
-        thread, forget_end = self._thread, self._forget_end
-        if thread is None:
-            if self._ending is not None:
-                self._ending.wait_ended(CLOSE_S + timeout_s)
-            return
-        self._ending, self._thread = thread, None
-        try:
-            if not (thread.process.is_forked or thread.failure):
-                thread.closer = threading.current_thread()
-                thread.call(close(self._made))
-        finally:
-            thread.close()
-            forget_end()  # not before: the end of the process waits for it, too
-
-    def _set(self, about: object, setting: Callable[[C], object]) -> None:
-        """Change what the client is told to do, also in children made by ``fork``."""
-        self._in_loop(lambda: setting(self._made))
-        self._settings[about] = setting
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._running(work).call(work)
-
-    def _in_loop(self, function: Callable[[], T]) -> T:
-        """Call a function in the loop; before that runs, and when it has ended, here."""
-        if self._process.is_forked:
-            self._renew()
-        if self._thread is None:
-            return function()
-        return self._call(soon(function))
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        return self._running(work).begin(work)
-
-    def _running(self, work: Coroutine[Any, Any, Any]) -> LoopThread:
-        try:
-            return self._check_open()
-        except PymqError:
-            work.close()
-            raise
-
-    def _soon(self, function: Callable[[], object]) -> None:
-        self._check_open().soon(function)
-
-    def _check_caller(self) -> None:
-        self._check_open().check_caller()
-
-    def _check_open(self) -> LoopThread:
-        if self._process.is_forked:
-            self._renew()
-        if self._thread is None:
-            raise ClientClosed("the client is not open: use it inside `with`")
-        return self._thread
-
-
-#: Clients of the parent process and their threads, of which this one has copies.
-_of_parents: list[object] = []
-
-
 def _has_loop() -> bool:
     """Does an event loop run in this thread of the system?"""
     try:
@@ -374,25 +240,6 @@ def _has_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _nothing() -> None:
-    """There is nothing to forget."""
-
-
-def _at_end(close: Callable[[], None]) -> Callable[[], object]:
-    """Have something called when the process ends; return what revokes that."""
-    atexit.register(close)
-    # Children of multiprocessing, which has been imported there, end without atexit.
-    util = sys.modules.get("multiprocessing.util")
-    in_child = None if util is None else util.Finalize(None, close, exitpriority=0)
-
-    def revoke() -> None:
-        atexit.unregister(close)
-        if in_child is not None:
-            in_child.cancel()
-
-    return revoke
 
 
 async def soon(function: Callable[..., T], *arguments: Any) -> T:

@@ -12,9 +12,11 @@ from pymq.client.sending.send_attempt import MessageSend
 from pymq.client.sending.send_encoding import batch_messages
 from pymq.client.sending.send_maker import SendMaker
 from pymq.client.threaded.blocking_face import blocking, constructor
+from pymq.client.threaded.calls import CallFuture
 from pymq.client.threaded.handed_over import as_it_is
-from pymq.client.threaded.loop_thread import Threaded, soon
+from pymq.client.threaded.loop_thread import soon
 from pymq.client.threaded.thread_window import ThreadWindow
+from pymq.client.threaded.threaded_client import Threaded
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 
@@ -51,6 +53,10 @@ class Producer(Threaded[_producer.Producer]):
     def close(self, timeout_s: float = 10.0) -> None:
         """See the asyncio Producer."""
         self._stop(lambda client: client.close(timeout_s), timeout_s)
+
+    def _thread_ended(self, client: _Asyncio) -> None:
+        for batcher in list(client._batchers):
+            batcher.end()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -110,11 +116,14 @@ class Producer(Threaded[_producer.Producer]):
         else:
             send = maker.prepare(message, where, limit_s)
             size = send.size_bytes
-        room = self._room
-        waited_s = room.wait_begin(size, limit_s, self._check_open)
-        if waited_s:
-            limit_s = max(limit_s - waited_s, MOMENT_S)
+        room, ticket = self._room, object()
+        # Made before the send is counted: what is counted has a future that will be done.
+        future: CallFuture[SendReceipt] = CallFuture()
+        future.add_done_callback(lambda _: room.end(ticket))
         try:
+            waited_s = room.wait_begin(ticket, size, limit_s, self._check_open)
+            if waited_s:
+                limit_s = max(limit_s - waited_s, MOMENT_S)
             if send is None:
                 work = self._client.send(
                     message,
@@ -125,12 +134,10 @@ class Producer(Threaded[_producer.Producer]):
                 )
             else:
                 work = _send(self._client, send, limit_s)
-            future = self._begin(work)
+            return self._begin(work, future)
         except BaseException:
-            room.end(size)
+            room.end(ticket)
             raise
-        future.add_done_callback(lambda _: room.end(size))
-        return future
 
     @property
     def _thread_maker(self) -> SendMaker:

@@ -7,7 +7,7 @@ from pymq.client.pulling import pull_consumer as _pull_consumer
 from pymq.client.pulling.column_batch import ColumnBatch
 from pymq.client.pulling.pull_consumer import MESSAGES_MAX
 from pymq.client.threaded.blocking_face import blocking, constructor, in_loop
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.threaded_client import Threaded
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
 
@@ -98,7 +98,9 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
         """See the asyncio PullConsumer."""
         client = self._client
         taken = self._call(client._take(max_count, timeout_s))
-        client._claim()  # Not in the loop: an exception of a signal may come before the result.
+        # Not in the loop: an exception of a signal may come before the result. No call, after which
+        # one may come.
+        client._is_claimed = True
         return taken
 
     def batches(self, *, timeout_s: float | None = None) -> Iterator[ColumnBatch]:
@@ -108,7 +110,7 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
         def batches() -> Iterator[ColumnBatch]:
             client = self._client
             while (batch := self._call(client._take_batch(timeout_s))) is not None:
-                client._claim()
+                client._is_claimed = True
                 yield batch
 
         return batches()

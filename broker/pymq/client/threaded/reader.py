@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pymq.client.pulling import reader as _reader
 from pymq.client.threaded.blocking_face import blocking, constructor, iterated
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.threaded_client import Threaded
 
 
 class Reader(Threaded[_reader.Reader]):

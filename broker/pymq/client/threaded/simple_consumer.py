@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pymq.client.pulling import simple_consumer as _simple_consumer
 from pymq.client.threaded.blocking_face import blocking, constructor
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.threaded_client import Threaded
 
 _Asyncio = _simple_consumer.SimpleConsumer
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pymq.client.cluster.heartbeats import Heartbeats
+from pymq.client.cluster.pool import ClientPool
 from pymq.errors import ClientClosed, PymqError, RequestTimeout
 
 ADDRESS = "127.0.0.1:10911"
@@ -192,5 +193,27 @@ def test_a_farewell_waits_for_whoever_asks_for_the_version() -> None:
         with pytest.raises(ClientClosed):
             await heartbeats.ask_version(other)
         assert connections.asked == 1
+
+    asyncio.run(test())
+
+
+def test_who_has_become_a_master_gets_one_over_the_connection_that_there_is() -> None:
+    """It has forgotten who is behind it, and would hear it in half a minute otherwise."""
+
+    async def test() -> None:
+        connections = Connections()
+        heartbeats = heartbeats_of(connections)
+        heartbeats.greet(ADDRESS, DEADLINE_S)
+        assert len(connections.current.farewells) == 1
+        await heartbeats.unregister(0.1)
+        count = len(connections.current.farewells)
+        heartbeats.greet(ADDRESS, DEADLINE_S)
+        assert len(connections.current.farewells) == count, "we go"
+        connections.current = None  # type: ignore[assignment]
+        heartbeats_of(connections).greet(ADDRESS, DEADLINE_S)
+        pool, greeted = ClientPool([ADDRESS], timeout_s=1.0), list[tuple[str, float]]()
+        pool.heartbeats.greet = lambda *given: greeted.append(given)  # type: ignore[method-assign]
+        pool.routes.on_new_master(ADDRESS)
+        assert greeted == [(ADDRESS, 1.0)]
 
     asyncio.run(test())

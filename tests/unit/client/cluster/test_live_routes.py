@@ -9,7 +9,16 @@ import pytest
 from pymq.client.cluster.live_routes import LiveRoutes
 from pymq.client.operations import Operation
 from pymq.clock import Clock
-from pymq.errors import ClientClosed, ConnectionFailed, PymqError, RouteNotFound, TopicNotExist
+from pymq.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    NotReplicated,
+    PymqError,
+    RouteNotFound,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+)
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRoute
 from pymq.protocol.codes import RequestCode
@@ -274,3 +283,45 @@ def test_a_client_that_is_closed_has_no_routes() -> None:
             await bed.routes.route("T")
 
     run(test)
+
+
+def test_a_master_that_fails_as_slaves_do_has_its_routes_read_again() -> None:
+    """Not those of others; nor, if it is only busy, again and again."""
+
+    def route(master: str, slave: str, name: str = "a") -> TopicRoute:
+        broker = BrokerData(cluster="c", broker_name=name, addresses={0: master, 1: slave})
+        data = QueueData(broker_name=name, read_queue_count=1, write_queue_count=1, perm=6)
+        return TopicRoute(queues=[data], brokers=[broker])
+
+    async def test() -> None:
+        bed = Bed()
+        bed.servers.answers = {"T": route("a:1", "a:2"), "U": route("a:2", "a:1", "b")}
+        for topic in "TU":
+            await bed.routes.route(topic)
+
+        async def fail(error: PymqError) -> list[str]:
+            bed.servers.asked.clear()
+            with pytest.raises(type(error)), bed.routes.hearing("a:1"):
+                raise error
+            await bed.routes.refresh()
+            return list(bed.servers.asked)
+
+        masters: list[str] = []
+        bed.routes.on_new_master = masters.append
+        assert await fail(TopicNotExist("it has no such topic", code=17)) == []
+        assert await fail(SystemBusy("it may not be read from", code=2)) == ["T"]
+        assert await fail(SystemBusy("it may not be read from", code=2)) == [], "just now"
+        bed.clock.now_s += 0.25
+        bed.servers.answers["T"] = route("a:2", "a:1")
+        assert await fail(ServiceNotAvailable("it is a slave", code=14)) == ["T"]
+        assert await fail(ServiceNotAvailable("it is a slave", code=14)) == [], "it is known"
+        found = bed.routes.find("T")
+        assert found is not None and found.masters() == {"a": "a:2"} and bed.changed[-1] == "T"
+        assert masters == ["a:2"]
+        # Back again, at once: that it has refused before does not count.
+        bed.servers.answers["T"] = route("a:1", "a:2")
+        bed.routes.doubt("T")
+        await bed.routes.refresh()
+        assert await fail(NotReplicated("it has no slaves", code=12)) == ["T"]
+
+    asyncio.run(test())

@@ -16,8 +16,8 @@ FAR = MessageQueue("T", "b", 0)
 
 
 class Connection:
-    def __init__(self, broker: str) -> None:
-        self.broker = broker
+    def __init__(self, broker: str, address: str) -> None:
+        self.broker, self.address = broker, address
         self.is_open = True
 
 
@@ -33,19 +33,37 @@ class Brokers:
         self.away: set[str] = set()
         self.unlocked: list[MessageQueue] = []
         self.channels: dict[str, Connection] = {}
+        #: Broker name -> where its master is.
+        self.at = {"a": "a:1", "b": "b:1"}
+        #: Likewise, as name servers know it.
+        self.known_later: dict[str, str] = {}
+        self.slaves: set[str] = set()
+        self.doubted: list[str] = []
 
-    async def route(self, topic: str) -> "Brokers":
+    async def route(self, topic: str, *, refresh: bool = False) -> "Brokers":
+        if refresh:
+            self.at |= self.known_later
         return self
 
+    def doubt_master(self, address: str) -> bool:
+        self.doubted.append(address)
+        return len(self.doubted) == 1  # Later it is too soon to look again.
+
+    def find(self, topic: str) -> "Brokers":
+        return self
+
+    def masters(self) -> dict[str, str]:
+        return self.at
+
     def address(self, broker_name: str) -> str:
-        return broker_name
+        return self.at[broker_name]
 
     async def broker_channel(self, topic: str, broker_name: str, address: str) -> Connection:
         if broker_name in self.away:
             raise ConnectionFailed(f"{broker_name} is away")
         channel = self.channels.get(broker_name)
-        if channel is None or not channel.is_open:
-            channel = self.channels[broker_name] = Connection(broker_name)
+        if channel is None or not channel.is_open or channel.address != address:
+            channel = self.channels[broker_name] = Connection(broker_name, address)
         return channel
 
     async def ask(self, channel: Connection, operation: Any, *, timeout_s: float = 3) -> Any:
@@ -57,6 +75,8 @@ class Brokers:
         if operation.request.code == RequestCode.UNLOCK_BATCH_MQ:
             self.unlocked += body.queues
             return None
+        if channel.address in self.slaves:
+            return []
         return [queue for queue in body.queues if queue in self.granted]
 
 
@@ -205,5 +225,49 @@ def test_a_queue_that_changes_hands_now_and_then_was_not_refused_all_the_time(
                 await member.locks.lock([ONE])
                 clock.now_s += 1
             assert caplog.text.count("has had its lock for 91 s") == len(caplog.records) == 1
+
+    asyncio.run(test())
+
+
+def test_another_master_knows_nothing_of_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the one before are in doubt at once, although its connection stays."""
+    monkeypatch.setattr("pymq.client.group.queue_locks.AGAIN_S", 0.01)
+
+    async def test() -> None:
+        member = Member()
+        await member.locks.lock([ONE, FAR])
+        running = asyncio.ensure_future(member.locks.run())
+        member.locks.route_changed("T")
+        assert member.valid == {ONE, FAR}, "they have the masters that they had"
+        before = member.brokers.channels["a"]
+        member.brokers.at["a"] = "a:2"
+        member.locks.route_changed("other")
+        assert member.valid == {ONE, FAR}
+        member.locks.route_changed("T")
+        assert member.valid == {FAR} and before.is_open
+        while member.valid != {ONE, FAR}:
+            await asyncio.sleep(0.01)
+        assert member.confirmed == [ONE] and member.lost == []
+        assert member.brokers.channels["a"].address == "a:2"
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_former_master_that_grants_nothing_is_no_loss() -> None:
+    """A slave answers so; another member that has all our queues looks the same, now and then."""
+
+    async def test() -> None:
+        member = Member()
+        assert await member.locks.lock([ONE, OTHER]) == {ONE, OTHER}
+        member.brokers.slaves, member.brokers.known_later = {"a:1"}, {"a": "a:2"}
+        await member.locks.renew()
+        assert (member.valid, member.lost) == ({ONE, OTHER}, [])
+        member.brokers.granted = {OTHER}
+        await member.locks.renew()
+        assert (member.valid, member.lost, member.brokers.doubted) == ({OTHER}, [ONE], ["a:1"])
+        member.brokers.granted = set()
+        await member.locks.renew()
+        assert member.lost == [ONE, OTHER]
 
     asyncio.run(test())

@@ -5,6 +5,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from pymq.client.group.start_policy import StartPolicy
 from pymq.client.operations import Pull, PullResult, PullStatus
 from pymq.client.pulling.pull_buffer import PullBuffer
 from pymq.client.pulling.pull_reader import PullReader
+from pymq.errors import PymqError, ServiceNotAvailable, SystemBusy
 from pymq.net.said_once import SaidOnce
+from pymq.net.waiting import happens
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.record import NewRecord, encode_record, record_size, topic_field
@@ -36,10 +39,12 @@ class Broker:
     def __init__(self, answer: Callable[[Pull], PullResult]) -> None:
         self._answer = answer
         self.pulls: list[Pull] = []
+        #: At which broker.
+        self.broker_ids: list[int] = []
         self.other_requests = 0
 
     async def read_channel(self, queue: MessageQueue, broker_id: int = 0) -> None:
-        pass
+        self.broker_ids.append(broker_id)
 
     async def ask(self, channel: None, operation: Any, timeout_s: float | None = None) -> Any:
         await asyncio.sleep(0)  # or others could not run
@@ -95,6 +100,47 @@ async def read(reader: QueueReader, until: Callable[[], object]) -> None:
         await asyncio.wait([reading])
 
 
+# --------------------------------------------------------------------- masters that are no more
+
+
+@pytest.mark.parametrize("kind", [Inbox, PullBuffer])
+@pytest.mark.parametrize("error", [SystemBusy("slave", code=2), ServiceNotAvailable("s", code=14)])
+def test_who_was_refused_waits_no_longer_when_there_is_another_master(
+    error: PymqError, kind: Callable[[FlowLimits], Inbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And asks it, whoever it was that has refused; what is committed is told to it, too."""
+    monkeypatch.setattr("pymq.client.group.pull_pace.FAILURE_PAUSE_S", DEADLINE_S)
+    slave_id = 1
+
+    async def test() -> None:
+        refusal = asyncio.Event()
+
+        def respond(pull: Pull) -> PullResult:
+            if len(broker.pulls) == 1:
+                nothing = answer(PullStatus.NO_NEW, pull.offset)
+                return replace(nothing, suggested_broker_id=slave_id)
+            if len(broker.pulls) == 2:
+                refusal.set()
+                raise error
+            return answer(PullStatus.NO_NEW, pull.offset)
+
+        broker = Broker(respond)
+        reader = reader_of(broker, kind(FlowLimits()))
+        reader.offsets._committed = 7  # type: ignore[attr-defined]
+        reading = asyncio.ensure_future(read(reader, lambda: len(broker.pulls) > 2))
+        await refusal.wait()
+        await asyncio.sleep(0)
+        since_s = asyncio.get_running_loop().time()
+        reader.route_changed()
+        await reading
+        assert asyncio.get_running_loop().time() - since_s < DEADLINE_S / 2
+        after = broker.broker_ids.index(slave_id) + 1
+        assert set(broker.broker_ids[after:]) == {0}
+        assert reader.offsets._committed is None  # type: ignore[attr-defined]
+
+    asyncio.run(test())
+
+
 # ------------------------------------------------------------------- pulls that bring it nowhere
 
 
@@ -102,16 +148,16 @@ async def read(reader: QueueReader, until: Callable[[], object]) -> None:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between pulls, in seconds, none of which is waited for."""
     noted: list[float] = []
-    sleep, here = asyncio.sleep, threading.get_ident()
+    here = threading.get_ident()
 
-    async def note(delay_s: float) -> None:
-        if threading.get_ident() != here:  # a broker of another module's fixture
-            return await sleep(delay_s)
-        if delay_s:
-            noted.append(delay_s)
-        await sleep(0)
+    async def note(event: asyncio.Event, delay_s: float) -> bool:
+        if threading.get_ident() != here:  # a client of another module's fixture
+            return await happens(event, delay_s)
+        noted.append(delay_s)
+        await asyncio.sleep(0)
+        return False
 
-    monkeypatch.setattr("pymq.client.group.queue_reader.asyncio.sleep", note)
+    monkeypatch.setattr("pymq.client.group.pull_pace.happens", note)
     # However long the machine takes, no answer was held.
     monkeypatch.setattr("pymq.client.group.pull_pace.HELD_S", 3600.0)
     return noted

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,15 @@ import pytest
 from pymq.client.group.inbox import FlowLimits, Inbox
 from pymq.client.group.process_queue import ProcessQueue
 from pymq.client.group.retry import FailedMessages
-from pymq.errors import BrokerError, PymqError, RequestTimeout, SystemBusy
+from pymq.client.operations import Send, SendResult, SendStatus
+from pymq.errors import (
+    BrokerError,
+    NotReplicated,
+    PymqError,
+    RequestTimeout,
+    ServiceNotAvailable,
+    SystemBusy,
+)
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_OWN_TIMES, ResponseCode
 from pymq.protocol.message import ReceivedMessage
@@ -26,12 +35,12 @@ class FakePool:
         self.heartbeats = self.network = self
         self.is_open = True
         self.version: int | PymqError = MQ_VERSION
-        self.refusals: list[PymqError | None] = []
+        self.refusals: list[PymqError | SendStatus | None] = []
         self.asked: list[Any] = []
         self.loop = asyncio.get_running_loop()
 
-    async def read_channel(self, queue: MessageQueue) -> None:
-        return None
+    async def read_channel(self, queue: MessageQueue) -> Any:
+        return SimpleNamespace(peer="broker:1")
 
     def wrap(self, name: str) -> str:
         return name
@@ -44,11 +53,14 @@ class FakePool:
             raise self.version
         return self.version
 
-    async def ask(self, channel: None, operation: Any) -> None:
+    async def ask(self, channel: None, operation: Any) -> SendResult | None:
         self.asked.append(operation)
         refusal = self.refusals.pop(0) if self.refusals else None
-        if refusal is not None:
+        if isinstance(refusal, PymqError):
             raise refusal
+        if not isinstance(operation, Send):
+            return None
+        return SendResult(refusal or SendStatus.OK, "ID", "offset id", QUEUE, 0, None)
 
 
 class Consumer:
@@ -269,3 +281,115 @@ def test_the_reason_is_what_the_broker_said_first(caplog: pytest.LogCaptureFixtu
     asyncio.run(test())
     (record,) = caplog.records
     assert record.getMessage().endswith("the broker does not take it back: disk full")
+
+
+# ------------------------------------------------------------- what may be lost with its broker
+
+
+UNSAFE = NotReplicated("broker:1 refused to take it back: its slave has not got it", code=12)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymq.client.group.retry.LOCAL_RETRY_S", 0.0)
+
+
+async def finished(consumer: Consumer) -> None:
+    async with asyncio.timeout(60):
+        while consumer.inbox.message_count:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [UNSAFE, BrokerError("not stored", code=1), ServiceNotAvailable("a slave", code=14), refused()],
+)
+def test_what_is_not_surely_taken_back_stays_before_what_is_committed(refusal: PymqError) -> None:
+    async def test() -> None:
+        consumer = Consumer(2)
+        first, second = consumer.deliveries
+        consumer.pool.refusals = [refusal]
+        await consumer.failed.handler_failed([first], ValueError("cannot"))
+        consumer.inbox.acknowledge(second)
+        assert (consumer.queue.commit_offset, consumer.inbox.message_count) == (0, 1)
+        await consumer.failed.handler_failed([first], ValueError("cannot"))
+        assert (consumer.queue.commit_offset, consumer.inbox.message_count) == (2, 0)
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("outcome", [rejected(None), EXPIRED])
+def test_what_needs_no_handler_is_sent_back_until_it_is_taken(
+    caplog: pytest.LogCaptureFixture, outcome: Outcome
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(1)
+        (delivery,) = consumer.deliveries
+        delivery.outcome = outcome
+        consumer.pool.refusals = [UNSAFE, UNSAFE]
+        consumer.failed.send_back_soon(delivery)
+        await finished(consumer)
+        assert len(consumer.pool.asked) == 3
+
+    asyncio.run(test())
+    said = [one for one in caplog.records if "stays here" in one.getMessage()]
+    assert len(said) == 1 and said[0].levelno == logging.WARNING
+    assert "its slave has not got it" in said[0].getMessage()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_body_that_cannot_be_read_and_is_not_taken_back_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(1)
+        (delivery,) = consumer.deliveries
+        delivery.is_held = True
+        consumer.pool.refusals = [UNSAFE, UNSAFE]
+        consumer.failed.send_back_undecodable(delivery)
+        await finished(consumer)
+        assert len(consumer.pool.asked) == 3
+
+    asyncio.run(test())
+    (said,) = caplog.messages
+    assert "stays here: its body cannot be read, and the broker does not take it back" in said
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "unsafe",
+    [SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.FLUSH_DISK_TIMEOUT, refused(), UNSAFE]
+    + [ServiceNotAvailable("a slave", code=14)],
+)
+def test_a_dead_letter_with_a_reason_is_made_until_it_is_safe(
+    caplog: pytest.LogCaptureFixture, unsafe: PymqError | SendStatus
+) -> None:
+    """And keeps its reason, whatever its broker is busy with."""
+
+    async def test() -> None:
+        consumer = Consumer(1)
+        (delivery,) = consumer.deliveries
+        delivery.outcome = rejected("why")
+        consumer.pool.refusals = [unsafe]
+        consumer.failed.send_back_soon(delivery)
+        await finished(consumer)
+        assert [type(one) for one in consumer.pool.asked] == [Send, Send]
+
+    asyncio.run(test())
+    stays, ends = caplog.messages
+    assert "message ID0 (topic 'T', broker-a:0, offset 0) stays here: it" in stays
+    assert ends.endswith("becomes a dead letter (%DLQ%g): why")
+
+
+def test_a_dead_letter_that_no_slave_could_have_is_made_once() -> None:
+    async def test() -> None:
+        consumer = Consumer(1)
+        (delivery,) = consumer.deliveries
+        delivery.outcome = rejected("why")
+        consumer.pool.refusals = [SendStatus.SLAVE_NOT_AVAILABLE]
+        consumer.failed.send_back_soon(delivery)
+        await finished(consumer)
+        assert len(consumer.pool.asked) == 1
+
+    asyncio.run(test())

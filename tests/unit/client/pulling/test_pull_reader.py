@@ -92,20 +92,24 @@ def test_a_seek_counts_although_the_broker_has_just_said_where_to_go_on() -> Non
 
 
 class Channel:
-    """Plays an open connection, and notes what is sent without waiting for an answer."""
+    """Plays an open connection, and notes commits, which are not answered for now."""
+
+    address = "master:1"
 
     def __init__(self) -> None:
         self.is_open = True
         self.commits: list[Command] = []
 
-    def send_one_way(self, request: Command) -> None:
+    def request_nowait(self, request: Command, timeout_s: float) -> asyncio.Future[Command]:
         self.commits.append(request)
+        return asyncio.get_running_loop().create_future()
 
 
 class Pulled:
     """Plays the pool, and a broker that has nothing new, whose answers may have to wait."""
 
     network = PLAIN
+    timeout_s = 3.0
 
     def __init__(self) -> None:
         route = SimpleNamespace(masters=lambda: {QUEUE.broker_name: "master:1"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.threaded_client import Threaded
 from pymq.errors import ClientClosed, ConfigurationError
 
 DEADLINE_S = 300.0
@@ -18,7 +18,7 @@ PROGRAM = """
 import multiprocessing
 import sys
 
-from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.threaded_client import Threaded
 
 
 class Client(Threaded):
@@ -131,7 +131,7 @@ def test_who_closes_second_does_not_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A listener may hang in the close of a thread that does not keep the process alive."""
-    monkeypatch.setattr("pymq.client.threaded.loop_thread.CLOSE_S", 0.1)
+    monkeypatch.setattr("pymq.client.threaded.threaded_client.CLOSE_S", 0.1)
     closing, may_end = threading.Event(), threading.Event()
 
     class Hanging(Client):

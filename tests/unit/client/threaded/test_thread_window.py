@@ -38,15 +38,15 @@ def test_all_who_wait_hear_that_the_client_is_closed() -> None:
 
     def begin() -> None:
         try:
-            window.wait_begin(1, 10 * DEADLINE_S, check_open)
+            window.wait_begin(object(), 1, 10 * DEADLINE_S, check_open)
         except ClientClosed as error:
             errors.append(error)
 
-    window.wait_begin(1, 0, check_open)
+    window.wait_begin("first", 1, 0, check_open)
     threads = [begun(begin) for _ in range(4)]
     wait_waiting(window, 4)
     closed.append(True)
-    window.end(1)  # the only one
+    window.end("first")  # the only one
     for thread in threads:
         thread.join(DEADLINE_S)
     assert len(errors) == 4
@@ -62,9 +62,9 @@ def test_a_send_that_is_over_waits_for_no_thread() -> None:
             return go_on.wait(DEADLINE_S)
 
     window = Interrupted(2, 1000)
-    thread = begun(lambda: window.wait_begin(1, 0, is_open))
+    thread = begun(lambda: window.wait_begin(object(), 1, 0, is_open))
     assert counting.wait(DEADLINE_S)
-    ending = begun(lambda: window.end(1))
+    ending = begun(lambda: window.end("another"))
     ending.join(DEADLINE_S / 2)
     assert not ending.is_alive()
     go_on.set()
@@ -73,35 +73,35 @@ def test_a_send_that_is_over_waits_for_no_thread() -> None:
 
 def test_a_large_send_that_is_over_lets_several_begin() -> None:
     window = ThreadWindow(10, 1000)
-    window.wait_begin(1000, 0, is_open)
+    window.wait_begin("large", 1000, 0, is_open)
     waited: list[float] = []
     for _ in range(4):
-        begun(lambda: waited.append(window.wait_begin(1, 10 * DEADLINE_S, is_open)))
+        begun(lambda: waited.append(window.wait_begin(object(), 1, 10 * DEADLINE_S, is_open)))
     wait_waiting(window, 4)
-    window.end(1000)
+    window.end("large")
     wait_until(lambda: len(waited) == 4, timeout_s=DEADLINE_S)
 
 
 def test_who_gives_up_leaves_the_room_to_the_next() -> None:
     window = ThreadWindow(1, 1000)
-    window.wait_begin(1, 0, is_open)
+    window.wait_begin("first", 1, 0, is_open)
     with pytest.raises(TooManyPending, match=r"^1 sends with 1 B are unanswered"):
-        window.wait_begin(1, 0.01, is_open)
+        window.wait_begin(object(), 1, 0.01, is_open)
     assert not window._waiting
-    window.end(1)
-    assert window.wait_begin(1, 0, is_open) == 0
+    window.end("first")
+    assert window.wait_begin(object(), 1, 0, is_open) == 0
 
 
 def test_many_threads_share_a_window_and_all_get_through() -> None:
     window = ThreadWindow(3, 40)
-    at_work = SimpleQueue[int]()
+    at_work = SimpleQueue[object]()
     counts: list[int] = []
 
     def send() -> None:
         for number in range(200):
-            size = number % 20 + 1
-            window.wait_begin(size, DEADLINE_S, is_open)
-            at_work.put(size)
+            ticket = object()
+            window.wait_begin(ticket, number % 20 + 1, DEADLINE_S, is_open)
+            at_work.put(ticket)
             counts.append(at_work.qsize())
 
     threads = [begun(send) for _ in range(8)]
@@ -111,4 +111,15 @@ def test_many_threads_share_a_window_and_all_get_through() -> None:
         thread.join(DEADLINE_S)
     assert len(counts) == 8 * 200 and max(counts) <= 3
     for _ in range(3):
-        window.wait_begin(1, 0, is_open)  # All of the room is there again.
+        window.wait_begin(object(), 1, 0, is_open)  # All of the room is there again.
+
+
+def test_what_is_over_twice_or_was_never_counted_makes_no_room() -> None:
+    window = ThreadWindow(2, 1000)
+    window.wait_begin("first", 10, 0, is_open)
+    window.wait_begin("second", 20, 0, is_open)
+    for ticket in ("first", "unknown", "first"):
+        window.end(ticket)
+    with window._lock:
+        assert window._has_room()
+    assert (window._open, window._size_bytes) == ({"second": 20}, 20)
