@@ -90,7 +90,10 @@ class TableRequests:
         try:
             column = self._table.column("topic").cast(pa.binary())
         except pa.ArrowException as error:
-            raise LocalProtocolError(f"column topic: {error}") from error
+            kind = self._table.column("topic").type
+            raise LocalProtocolError(
+                f"column topic: {kind}, expected the names of topics as strings"
+            ) from error
         if column.null_count:
             row = int(column.is_null().to_numpy().argmax())
             raise LocalProtocolError(f"row {row}: topic is null, and a message needs one")

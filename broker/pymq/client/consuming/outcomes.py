@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.inbox import Delivery, Inbox
 from pymq.client.group.retry import FailedMessages
-from pymq.errors import NotInHand
+from pymq.errors import NotInHand, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.outcomes import EXPIRED, RAISED, RETURNED, Outcome
 
@@ -92,7 +92,11 @@ class Outcomes:
             return
         named = _Named(delivery, outcome)
         self._named.append(named)
-        self._decide(delivery, outcome)
+        try:
+            self._decide(delivery, outcome)
+        except PymqError:
+            named.is_over = True  # or those behind it would be kept with their messages
+            raise
         try:
             home.loop.call_soon_threadsafe(self._carry_out_named, named)
         except RuntimeError as error:  # The loop has ended, and with it the consumer.

@@ -177,7 +177,8 @@ def _missing(route: Route, missing: Collection[str]) -> RouteNotFound:
         f"topic {route.topic!r}: broker {', '.join(sorted(missing))}, which was there in an "
         f"earlier read or is among expected_brokers, is not there now; the topic has queues on "
         f"{', '.join(there) or 'none'}. Start it; to read what is there without it, give "
-        "queues=await reader.queues(topic)"
+        "queues=await reader.queues(topic); if it does not have the topic any more, make a new "
+        "Reader"
     )
 
 

@@ -92,7 +92,6 @@ class Batcher:
         self._alone: set[Answer] = set()
         self._is_closed = False
         self._feeder: Feeder | None = None
-        producer._batchers.add(self)
         producer._parts.batchers.add(self)
         producer._window.gather(self._window, self)
 

@@ -8,7 +8,6 @@ stored the message. The retry then stores it twice, with the same message id.
 """
 
 import asyncio
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
@@ -26,7 +25,7 @@ from pymq.client.sending.producer_config import (
     MOMENT_S,
     ProducerConfig,
 )
-from pymq.client.sending.producer_parts import Gatherer, ProducerParts
+from pymq.client.sending.producer_parts import ProducerParts
 from pymq.client.sending.recalls import Recalls
 from pymq.client.sending.receipts import SendReceipt
 from pymq.client.sending.requests import Reply, reply_message
@@ -132,7 +131,6 @@ class Producer(ColumnSends, Recalls):
         self._maker = parts.maker
         self._transactions = parts.transactions
         self._check_topics = tuple(check_topics)
-        self._batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
         self._forget_end: Callable[[], object] | None = None
         self._is_closing = False
 
@@ -182,7 +180,7 @@ class Producer(ColumnSends, Recalls):
                         self._forget_end()
                 finally:
                     self._window.wake_all()
-                    for batcher in list(self._batchers):
+                    for batcher in list(self._parts.batchers):
                         batcher.abandon()
 
     async def __aenter__(self) -> Self:
@@ -370,7 +368,7 @@ class Producer(ColumnSends, Recalls):
 
     async def flush(self) -> None:
         """Wait until no send is unanswered."""
-        for batcher in list(self._batchers):
+        for batcher in list(self._parts.batchers):
             await batcher.flush()
         await self._window.wait_idle()
 

@@ -8,6 +8,7 @@ import pytest
 from tests.interrupting import Moments
 from tests.unit.client.consuming.test_outcomes import Taken
 
+from pymq.errors import AlreadySettled
 from pymq.protocol.message import ReceivedMessage
 
 COUNT = 100
@@ -49,5 +50,23 @@ def test_what_was_decided_is_carried_out_once(name: str, is_told: bool) -> None:
         assert taken.inbox.message_count == (0 if name == "ack" else left)
         taken.outcomes.carry_out_left()
         assert not taken.outcomes._named
+
+    asyncio.run(test())
+
+
+def test_a_refused_outcome_keeps_no_message() -> None:
+    async def test() -> None:
+        taken = Taken(COUNT)
+
+        def settle() -> None:
+            taken.messages[0].ack()
+            with pytest.raises(AlreadySettled):
+                taken.messages[0].ack()
+            for message in taken.messages[1:]:
+                message.ack()
+
+        await asyncio.to_thread(settle)
+        await asyncio.sleep(0)
+        assert not taken.outcomes._named and taken.inbox.message_count == 0
 
     asyncio.run(test())
