@@ -38,9 +38,9 @@ def is_in_log(outcome: Outcome) -> bool:
 def is_kept(outcome: Outcome) -> bool:
     """Return whether nobody could make the message safer by sending it once more.
 
-    So it is with NO_SLAVE: no other broker that could take over lacks the message, as those that
-    are to have it are in reach and have it, or there are none. Nobody but an operator could give it
-    another copy here, but each further try would store it once more.
+    So it is with NO_SLAVE. With a controller, no broker that could take over lacks the message.
+    Without one, nobody but an operator could give it another copy, or have a slave that is away
+    take over, but each further try would store it once more.
     """
     return outcome in _KEPT
 

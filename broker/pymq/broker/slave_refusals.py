@@ -63,6 +63,8 @@ _LOCK: Final = RequestCode.LOCK_BATCH_MQ
 #: Less than the 5 s for which RocketMQ's consumers wait for an answer to that.
 KNOWN_WAIT_S: Final = 4.0
 _KNOWN_PAUSE_S: Final = 0.05
+#: Most that wait so: more of them would keep the slave from following its master.
+_KNOWN_WAITING_MAX: Final = 200
 _READS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -128,20 +130,27 @@ def _while_alone(handle: Handler, slave: Slave, *, has_controller: bool) -> Hand
 
 
 def _when_known(handle: Handler, slave: Slave) -> Handler:
+    waiting: set[Request] = set()
+
     def query(request: Request) -> Answer:
         if slave.knows_offsets():
             return handle(request)
-        if request.command.language == LanguageCode.PYTHON:  # pymq's asks again, and elsewhere
+        asks_again = request.command.language == LanguageCode.PYTHON  # pymq's, and elsewhere
+        if asks_again or len(waiting) >= _KNOWN_WAITING_MAX:
             _refuse_unknown()
         return wait(request)
 
     async def wait(request: Request) -> Response | None:
         # RocketMQ's consumers do not ask again before the next rebalance.
         deadline_s = asyncio.get_running_loop().time() + KNOWN_WAIT_S
-        while not slave.knows_offsets():
-            if asyncio.get_running_loop().time() > deadline_s:
-                _refuse_unknown()
-            await asyncio.sleep(_KNOWN_PAUSE_S)
+        waiting.add(request)
+        try:
+            while not slave.knows_offsets():
+                if asyncio.get_running_loop().time() > deadline_s:
+                    _refuse_unknown()
+                await asyncio.sleep(_KNOWN_PAUSE_S)
+        finally:
+            waiting.remove(request)
         answer = handle(request)
         return await answer if isinstance(answer, Coroutine) else answer
 

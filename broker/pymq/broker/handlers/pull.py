@@ -101,7 +101,8 @@ class PullHandlers:
             is_sent_back = reset.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             if not (is_sent_back and self._comes_again(request, header)):
                 return reset
-            self._hold(request, header, selection, most_ms=_SENT_BACK_MS)
+            again = functools.partial(self._pull_again, request, header, selection)
+            self._hold_for(request, header, again, lambda arrival: False, _SENT_BACK_MS)
             return None
         if header.sys_flag & _COMMIT and header.commit_offset >= 0 and self._keeps_commits():
             self._offsets.commit(
