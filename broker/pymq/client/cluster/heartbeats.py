@@ -97,8 +97,12 @@ class Heartbeats:
     def greet(self, address: str, timeout_s: float) -> None:
         """Send one to a broker that has become a master, if there is a connection."""
         channel = self._connections.open_channel(address)
-        if channel is not None:
+        if channel is None:
+            return
+        try:
             self.send_nowait(channel, timeout_s)
+        except PymqError as error:
+            _log.debug("no heartbeat: %s", error)  # The next one does it.
 
     async def send_all(self) -> int:
         """Tell every broker in use that we live; return how many heard it."""

@@ -84,7 +84,7 @@ class LiveRoutes:
         self._on_change = on_change
         self._clock = clock
         self._table = RouteTable(age_s)
-        self._refusing = RefusingMasters()
+        self._refusing = RefusingMasters(age_s)
         #: By broker name, as the latest of all routes says.
         self._masters: dict[str, str] = {}
         self.on_new_master = lambda _: None
@@ -143,19 +143,15 @@ class LiveRoutes:
         self._table.doubt(topic)
         self._doubted.set()
 
-    def doubt_master(self, address: str) -> bool:
+    def doubt_master(self, address: str) -> None:
         """A broker cannot be reached, or refuses what masters do: look whether it is one still.
 
-        It may just be busy, for hours: it is looked less and less often.
-
-        Returns:
-            Is it time to look?
+        It may just be busy, for hours: it is looked less and less often, at one route. The others
+        are read when that one has another master.
         """
-        if not self._refusing.refused(address, self._clock.monotonic_s()):
-            return False
-        self._table.doubt_master(address)
-        self._doubted.set()
-        return True
+        if self._refusing.refused(address, self._clock.monotonic_s()):
+            self._table.doubt_master(address)
+            self._doubted.set()
 
     @contextlib.contextmanager
     def hearing(self, address: str) -> Iterator[None]:
@@ -239,12 +235,25 @@ class LiveRoutes:
             return False
 
     def _put(self, route: Route) -> None:
-        if self._table.put(route, self._clock.monotonic_s()):
-            for name, address in route.masters().items():
-                if self._masters.get(name, address) != address:
-                    self._refusing.changed()
-                    self.on_new_master(address)
-                self._masters[name] = address
+        was_probe = self._table.is_probe(route.topic)
+        change = self._table.put(route, self._clock.monotonic_s())
+        if not change:
+            return
+        new = set[str]()
+        for name, address in route.masters().items():
+            is_new = self._masters.get(name, address) != address
+            self._masters[name] = address
+            if is_new:
+                new.add(address)
+            if is_new or (was_probe and name in change.masters_changed):
+                self._table.doubt_other_masters(name, address)
+                self._doubted.set()
+        if new:
+            self._refusing.changed()
+        try:
+            for address in new:
+                self.on_new_master(address)
+        finally:
             self._changed(route.topic)
 
     def _changed(self, topic: str) -> None:

@@ -7,10 +7,10 @@ master has, too, when it is only busy: for moments, or for hours.
 from dataclasses import dataclass
 
 #: Name servers hear of a change within moments of it: at first we look this often, and later after
-#: ``WAIT_SHARE`` of the time for which it has refused by then.
+#: ``WAIT_SHARE`` of the time for which it has refused by then, until it is as long as routes are
+#: believed in any case.
 LOOK_FIRST_S = 0.2
 WAIT_SHARE = 0.25
-LOOK_MAX_S = 5.0
 #: One that has refused nothing for so long begins anew.
 OVER_S = 30.0
 
@@ -23,9 +23,14 @@ class _Refusals:
 
 
 class RefusingMasters:
-    """Since when which addresses refuse. Times are the caller's monotonic clock, in seconds."""
+    """Since when which addresses refuse. Times are the caller's monotonic clock, in seconds.
 
-    def __init__(self) -> None:
+    Args:
+        wait_max_s: one that refuses for long is looked at this often.
+    """
+
+    def __init__(self, wait_max_s: float) -> None:
+        self._wait_max_s = wait_max_s
         self._refusals: dict[str, _Refusals] = {}
 
     def refused(self, address: str, now_s: float) -> bool:
@@ -35,8 +40,8 @@ class RefusingMasters:
             self._refusals[address] = _Refusals(now_s, now_s, now_s)
             return True
         known.last_s = now_s
-        wait_s = max(LOOK_FIRST_S, WAIT_SHARE * (known.looked_s - known.first_s))
-        if now_s - known.looked_s < min(wait_s, LOOK_MAX_S):
+        wait_s = min(WAIT_SHARE * (known.looked_s - known.first_s), self._wait_max_s)
+        if now_s - known.looked_s < max(wait_s, LOOK_FIRST_S):
             return False
         known.looked_s = now_s
         return True

@@ -87,6 +87,8 @@ class _Entry:
     #: When a name server gave it.
     read_s: float
     is_doubted: bool = False
+    #: Is it read to find out whether a broker still is a master, for all routes that say so?
+    is_probe: bool = False
     #: Since when name servers say that there is no such topic; ``None``: they do not.
     missing_since_s: float | None = None
     #: Since when it is asked for in vain, and again soon; ``None``: it is not.
@@ -97,6 +99,10 @@ class _Entry:
     without_master_s: float | None = None
     #: When the topic came to its first broker, or to another one; ``None``: before we knew it.
     grown_s: float | None = None
+
+
+def _worth_as_probe(entry: _Entry) -> tuple[bool, float]:
+    return entry.route.is_provisional or entry.unread_since_s is not None, entry.fetched_s
 
 
 @dataclass(slots=True)
@@ -245,7 +251,7 @@ class RouteTable:
         entry = self._entries.get(topic)
         if entry is None:
             return False
-        entry.fetched_s, entry.is_doubted = now_s, False
+        entry.fetched_s, entry.is_doubted, entry.is_probe = now_s, False, False
         if entry.unread_since_s is None:
             entry.unread_since_s = now_s
         if not is_missing:
@@ -272,9 +278,29 @@ class RouteTable:
             entry.is_doubted = True
 
     def doubt_master(self, address: str) -> None:
-        """Make the routes stale that say that this is the address of a master."""
+        """Make a route stale that says that this is the address of a master.
+
+        One is enough to see whether it still is, and if so, others need not be read. It is the one
+        that was not asked for the longest, of those that name servers give: next time another one.
+        """
+        named: dict[str, _Entry] = {}
         for entry in self._entries.values():
-            if any(known.get(MASTER_ID) == address for known in entry.route.addresses.values()):
+            for name, known in entry.route.addresses.items():
+                if known.get(MASTER_ID) == address:
+                    named[name] = min(named.get(name, entry), entry, key=_worth_as_probe)
+        for entry in named.values():
+            entry.is_doubted = entry.is_probe = True
+
+    def is_probe(self, topic: str) -> bool:
+        """Is the route of a topic read to find out who is a master?"""
+        entry = self._entries.get(topic)
+        return entry is not None and entry.is_probe
+
+    def doubt_other_masters(self, broker_name: str, address: str) -> None:
+        """Make the routes stale in which a broker has another master, or none."""
+        for entry in self._entries.values():
+            known = entry.route.addresses.get(broker_name)
+            if known is not None and known.get(MASTER_ID) != address:
                 entry.is_doubted = True
 
     def forget(self, topic: str) -> None:

@@ -9,11 +9,15 @@ nothing of its queue is delivered.
 
 ::
 
-              granted        30 s without an answer, connection lost, or another master
-    unlocked ---------> valid ------------------------------------------> in doubt
+              granted        30 s without an answer, connection lost, another master, or
+    unlocked ---------> valid -------- all refused, as by a slave ------> in doubt
         ^                 ^   granted, and nobody else has read meanwhile    |
         |                 +--------------------------------------------------+
         +------------- refused: lost <---------------------------------------+
+
+A slave that was the master refuses all locks, before name servers know of the new one. So does a
+master when other members have all the queues: what is refused so is lost when a route that was read
+later still names that master, and it refuses all the same.
 
 Source: RocketMQ RebalanceImpl.lock, lockAll, unlock; RebalanceLockManager.
 """
@@ -26,6 +30,7 @@ from dataclasses import dataclass
 
 from pymq.client import operations
 from pymq.client.cluster.pool import ClientPool
+from pymq.client.cluster.routes import Route
 from pymq.errors import PymqError, RouteNotFound
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
@@ -39,8 +44,12 @@ RENEW_S = 20.0
 VALID_S = 30.0
 #: Locks in doubt are asked about this often.
 AGAIN_S = 1.0
+#: Locks are refused for good when their broker has refused them all for so long, twice at least.
+SURE_S = 1.5
 #: How long a farewell waits for its answer.
 UNLOCK_S = 1.0
+#: Queues that have got another master when it is answered are asked for there, once.
+ROUNDS = 2
 #: A queue that is refused for longer than any broker keeps the lock of a member that is gone.
 REFUSED_S = 90.0
 #: A queue that is refused is asked for again in about a second; after so long it was not wanted.
@@ -56,6 +65,26 @@ class _Lock:
     @property
     def is_valid(self) -> bool:
         return self.channel.is_open and time.monotonic() < self.valid_until_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a broker says of locks; of queues in neither set it is not known whose they are."""
+
+    lock: _Lock
+    granted: set[MessageQueue]
+    refused: set[MessageQueue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A broker has refused all locks that we have there."""
+
+    address: str
+    #: Monotonic.
+    since_s: float
+    #: As it was known by then.
+    route: Route | None
 
 
 class QueueLocks:
@@ -86,6 +115,8 @@ class QueueLocks:
         self._on_lost = on_lost
         self._locks: dict[MessageQueue, _Lock] = {}
         self._doubted = asyncio.Event()
+        #: By broker name, until it grants something.
+        self._refusals: dict[str, _Refusal] = {}
         self._troubles = SaidOnce(_log)
         #: Queue -> since when it is refused, and when it last was; monotonic.
         self._refused_s: dict[MessageQueue, tuple[float, float]] = {}
@@ -101,26 +132,28 @@ class QueueLocks:
 
     def route_changed(self, topic: str) -> None:
         """Doubt the locks on a topic's queues that another broker has granted than the master."""
-        route = self._pool.routes.find(topic)
-        masters = {} if route is None else route.masters()
         for queue, lock in self._locks.items():
-            if queue.topic == topic and masters.get(queue.broker_name) != lock.channel.address:
+            if queue.topic == topic and not self._is_master_of(lock, queue):
                 lock.valid_until_s = 0.0
                 self._doubted.set()
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Lock queues that we do not have; return those that are granted."""
-        wanted = sorted(queues)
-        found = await asyncio.gather(
-            *(self._ask(broker, part) for broker, part in _by_broker(wanted).items())
-        )
-        granted: set[MessageQueue] = set()
-        for answer in found:
-            if answer is not None:
-                lock, ours = answer
-                granted |= ours
-                self._locks.update(dict.fromkeys(ours, lock))
-        return granted
+        wanted, granted = set(queues), set[MessageQueue]()
+        for _ in range(ROUNDS):
+            parts = self._by_master(wanted)
+            found = await asyncio.gather(*(self._ask(part) for part in parts))
+            wanted = set()
+            for part, answer in zip(parts, found, strict=True):
+                if answer is None:
+                    continue
+                moved = {queue for queue in part if not self._is_master_of(answer.lock, queue)}
+                wanted |= moved
+                granted |= answer.granted - moved
+                self._locks.update(dict.fromkeys(answer.granted - moved, answer.lock))
+            if not wanted:
+                break
+        return granted & self._locks.keys()
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
         """Give queues free; a broker that does not hear it gives them to others after 60 s."""
@@ -159,29 +192,39 @@ class QueueLocks:
 
     async def renew(self) -> None:
         """Ask for all locks again; those that are refused are lost."""
-        parts = _by_broker(self._locks)
-        await asyncio.gather(*(self._renew(broker, part) for broker, part in parts.items()))
+        wanted = set(self._locks)
+        for _ in range(ROUNDS):
+            moved = await asyncio.gather(*map(self._renew, self._by_master(wanted)))
+            wanted = set().union(*moved)
+            if not wanted:
+                break
         self._on_valid()
 
-    async def _renew(self, broker: str, queues: list[MessageQueue]) -> None:
-        answer = await self._ask(broker, queues)
+    async def _renew(self, queues: list[MessageQueue]) -> set[MessageQueue]:
+        """Ask a broker for locks that we have; return the queues that have another master now."""
+        answer = await self._ask(queues, are_ours=True)
+        moved = set[MessageQueue]()
         if answer is None:
-            return
-        lock, granted = answer
+            return moved
         for queue in queues:
             before = self._locks.get(queue)
             if before is None:
                 continue  # It was given up meanwhile.
             try:
-                may_go_on = queue in granted and (before.is_valid or await self._confirm(queue))
+                may_go_on = queue in answer.granted and (
+                    before.is_valid or await self._confirm(queue)
+                )
             except PymqError as error:
                 _log.debug("group %r: lock of %s stays in doubt: %s", self._group, queue, error)
                 continue
-            if not may_go_on:
-                self._lose(queue, is_granted=queue in granted)
-            elif queue in self._locks:
-                self._locks[queue] = lock
-
+            if not self._is_master_of(answer.lock, queue):
+                before.valid_until_s = 0.0
+                moved.add(queue)
+            elif queue in answer.refused or (queue in answer.granted and not may_go_on):
+                self._lose(queue, is_granted=queue in answer.granted)
+            elif may_go_on and queue in self._locks:
+                self._locks[queue] = answer.lock
+        return moved
 
     def _lose(self, queue: MessageQueue, *, is_granted: bool) -> None:
         self.forget(queue)
@@ -198,19 +241,18 @@ class QueueLocks:
         )
         self._on_lost(queue)
 
-    async def _ask(
-        self, broker: str, queues: list[MessageQueue]
-    ) -> tuple[_Lock, set[MessageQueue]] | None:
-        """Ask a broker for locks; ``None``: it does not answer."""
+    async def _ask(self, queues: list[MessageQueue], *, are_ours: bool = False) -> _Answer | None:
+        """Ask the broker of some queues for their locks; ``None``: it does not answer."""
+        broker = queues[0].broker_name
         try:
             lock, granted = await self._ask_at(await self._master(queues[0]), queues)
-            if not granted and self._pool.routes.doubt_master(lock.channel.address):
-                # So answers a slave that was the master, too.
-                await self._pool.routes.route(queues[0].topic, refresh=True)
-                master = await self._master(queues[0])
-                if master is not lock.channel:
-                    lock, granted = await self._ask_at(master, queues)
+            if granted:
+                self._refusals.pop(broker, None)
+            elif are_ours and not await self._are_refused_for_good(queues, lock):
+                _log.debug("group %r: %s grants no lock", self._group, lock.channel.peer)
+                return _Answer(lock, set(), set())
         except PymqError as error:
+            self._refusals.pop(broker, None)
             if self._pool.is_open:
                 self._troubles.warn(
                     broker,
@@ -222,9 +264,29 @@ class QueueLocks:
                 )
             return None
         self._troubles.over(broker, "group %r: queues at broker %r are locked", self._group, broker)
-        ours = granted & set(queues)
-        self._note_refused(queues, ours)
-        return lock, ours
+        self._note_refused(queues, granted)
+        return _Answer(lock, granted, set(queues) - granted)
+
+    async def _are_refused_for_good(self, queues: list[MessageQueue], lock: _Lock) -> bool:
+        """Has a broker that refuses all locks of ours done so before, and is it a master yet?
+
+        Until that is known they are in doubt.
+
+        Raises:
+            PymqError: we are closed.
+        """
+        for queue in queues:
+            if queue in self._locks:
+                self._locks[queue].valid_until_s = 0.0
+        broker, topic, address = queues[0].broker_name, queues[0].topic, lock.channel.address
+        routes, now_s = self._pool.routes, time.monotonic()
+        first = self._refusals.get(broker)
+        if first is None or first.address != address:
+            first = self._refusals[broker] = _Refusal(address, now_s, routes.find(topic))
+        await routes.route(topic, refresh=True)
+        # A route that was read is another one, also when it says the same.
+        was_read = first.route is None or routes.find(first.route.topic) is not first.route
+        return was_read and now_s - first.since_s >= SURE_S
 
     async def _ask_at(
         self, channel: AsyncChannel, queues: list[MessageQueue]
@@ -232,7 +294,7 @@ class QueueLocks:
         asked_s = time.monotonic()
         operation = operations.lock_queues(self._group, self._pool.client_id, queues)
         granted = await self._pool.ask(channel, operation)
-        return _Lock(channel, asked_s + VALID_S), set(granted)
+        return _Lock(channel, asked_s + VALID_S), set(granted) & set(queues)
 
     def _note_refused(self, asked: Iterable[MessageQueue], granted: set[MessageQueue]) -> None:
         """Say once of a queue that another member has had it for very long."""
@@ -268,6 +330,21 @@ class QueueLocks:
             )
         except PymqError as error:
             _log.info("%d queues of broker %r stay locked: %s", len(queues), broker, error)
+
+    def _by_master(self, queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
+        """Divide queues by their masters; routes of topics may differ for a moment."""
+        found: dict[tuple[str, str | None], list[MessageQueue]] = {}
+        for queue in sorted(queues):
+            found.setdefault((queue.broker_name, self._address(queue)), []).append(queue)
+        return list(found.values())
+
+    def _is_master_of(self, lock: _Lock, queue: MessageQueue) -> bool:
+        return self._address(queue) == lock.channel.address
+
+    def _address(self, queue: MessageQueue) -> str | None:
+        """Return where the master of a queue is, as it is known."""
+        route = self._pool.routes.find(queue.topic)
+        return None if route is None else route.masters().get(queue.broker_name)
 
     async def _master(self, queue: MessageQueue) -> AsyncChannel:
         """Return the connection to the broker that grants the locks of a queue.

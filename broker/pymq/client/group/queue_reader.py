@@ -28,7 +28,7 @@ from pymq.client.group.pulled_messages import read_pulled
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import wants_the_same
-from pymq.client.group.unread import AWAY, say_unread
+from pymq.client.group.unread import AWAY, broker_causes, say_unread
 from pymq.client.operations import PullResult, PullStatus
 from pymq.errors import (
     BrokerError,
@@ -103,7 +103,8 @@ class QueueReader:
         self._count_max = PULL_COUNT_MAX
         self._may_pull = asyncio.Event()
         self._may_pull.set()
-        self._last_trouble: Hashable | None = None
+        #: What this reader has said, or one before it that could not begin, and is not over.
+        self._causes: set[Hashable] = broker_causes(queue.broker_name)
         #: The message that kept the queue from pulling, as it was logged.
         self._held_offset: int | None = None
         self._step_scope: asyncio.Timeout | None = None
@@ -381,14 +382,12 @@ class QueueReader:
         return self._pace.pause_after_failure(error)
 
     def _failed(self, error: PymqError) -> None:
-        self._last_trouble = say_unread(self._parts.troubles, self._group, self.queue, error)
+        self._causes.add(say_unread(self._parts.troubles, self._group, self.queue, error))
 
     def _succeeded(self) -> None:
-        if self._last_trouble is not None:
-            self._parts.troubles.over(
-                self._last_trouble, "%s: reading goes on after a failure", self._named
-            )
-            self._last_trouble = None
+        while self._causes:
+            cause = self._causes.pop()
+            self._parts.troubles.over(cause, "%s: reading goes on after a failure", self._named)
 
     @property
     def _named(self) -> str:

@@ -19,9 +19,12 @@ AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
 _REFUSES_ALL = (ServiceNotAvailable, SystemBusy)
 
 
-def say_unread(
-    troubles: SaidOnce, group: str, queue: MessageQueue, error: PymqError
-) -> Hashable:
+def broker_causes(broker_name: str) -> set[Hashable]:
+    """Return the causes that all queues of a broker have in common; a restart has both."""
+    return {(broker_name, is_away) for is_away in (True, False)}
+
+
+def say_unread(troubles: SaidOnce, group: str, queue: MessageQueue, error: PymqError) -> Hashable:
     """Say why a queue cannot be read, once for all queues of a broker if it fails at all of them.
 
     Returns:

@@ -9,7 +9,7 @@ import pytest
 
 from pymq.client.cluster.heartbeats import Heartbeats
 from pymq.client.cluster.pool import ClientPool
-from pymq.errors import ClientClosed, PymqError, RequestTimeout
+from pymq.errors import ClientClosed, PymqError, RequestTimeout, TooManyPending
 
 ADDRESS = "127.0.0.1:10911"
 DEADLINE_S = 60.0
@@ -36,6 +36,13 @@ class Channel:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         answer.set_result(None)
         return answer
+
+
+class BusyChannel(Channel):
+    """Plays one over which too much is unanswered."""
+
+    def request_nowait(self, request: object, timeout_s: float) -> asyncio.Future[None]:
+        raise TooManyPending("100 requests are unanswered")
 
 
 class Connections:
@@ -211,6 +218,8 @@ def test_who_has_become_a_master_gets_one_over_the_connection_that_there_is() ->
         assert len(connections.current.farewells) == count, "we go"
         connections.current = None  # type: ignore[assignment]
         heartbeats_of(connections).greet(ADDRESS, DEADLINE_S)
+        connections.current = BusyChannel()
+        heartbeats_of(connections).greet(ADDRESS, DEADLINE_S)  # The next one does it.
         pool, greeted = ClientPool([ADDRESS], timeout_s=1.0), list[tuple[str, float]]()
         pool.heartbeats.greet = lambda *given: greeted.append(given)  # type: ignore[method-assign]
         pool.routes.on_new_master(ADDRESS)

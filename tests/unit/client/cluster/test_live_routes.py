@@ -17,6 +17,7 @@ from pymq.errors import (
     RouteNotFound,
     ServiceNotAvailable,
     SystemBusy,
+    TooManyPending,
     TopicNotExist,
 )
 from pymq.net.tasks import Tasks
@@ -285,17 +286,18 @@ def test_a_client_that_is_closed_has_no_routes() -> None:
     run(test)
 
 
+def with_slave(master: str, slave: str, name: str = "a") -> TopicRoute:
+    broker = BrokerData(cluster="c", broker_name=name, addresses={0: master, 1: slave})
+    data = QueueData(broker_name=name, read_queue_count=1, write_queue_count=1, perm=6)
+    return TopicRoute(queues=[data], brokers=[broker])
+
+
 def test_a_master_that_fails_as_slaves_do_has_its_routes_read_again() -> None:
     """Not those of others; nor, if it is only busy, again and again."""
 
-    def route(master: str, slave: str, name: str = "a") -> TopicRoute:
-        broker = BrokerData(cluster="c", broker_name=name, addresses={0: master, 1: slave})
-        data = QueueData(broker_name=name, read_queue_count=1, write_queue_count=1, perm=6)
-        return TopicRoute(queues=[data], brokers=[broker])
-
     async def test() -> None:
         bed = Bed()
-        bed.servers.answers = {"T": route("a:1", "a:2"), "U": route("a:2", "a:1", "b")}
+        bed.servers.answers = {"T": with_slave("a:1", "a:2"), "U": with_slave("a:2", "a:1", "b")}
         for topic in "TU":
             await bed.routes.route(topic)
 
@@ -312,16 +314,107 @@ def test_a_master_that_fails_as_slaves_do_has_its_routes_read_again() -> None:
         assert await fail(SystemBusy("it may not be read from", code=2)) == ["T"]
         assert await fail(SystemBusy("it may not be read from", code=2)) == [], "just now"
         bed.clock.now_s += 0.25
-        bed.servers.answers["T"] = route("a:2", "a:1")
+        bed.servers.answers["T"] = with_slave("a:2", "a:1")
         assert await fail(ServiceNotAvailable("it is a slave", code=14)) == ["T"]
         assert await fail(ServiceNotAvailable("it is a slave", code=14)) == [], "it is known"
         found = bed.routes.find("T")
         assert found is not None and found.masters() == {"a": "a:2"} and bed.changed[-1] == "T"
         assert masters == ["a:2"]
         # Back again, at once: that it has refused before does not count.
-        bed.servers.answers["T"] = route("a:1", "a:2")
+        bed.servers.answers["T"] = with_slave("a:1", "a:2")
         bed.routes.doubt("T")
         await bed.routes.refresh()
         assert await fail(NotReplicated("it has no slaves", code=12)) == ["T"]
 
     asyncio.run(test())
+
+
+def refuse(bed: Bed, address: str = "a:1") -> None:
+    """A master fails as one does that is busy, or a slave now."""
+    with pytest.raises(SystemBusy), bed.routes.hearing(address):
+        raise SystemBusy("it refuses", code=2)
+
+
+def test_of_a_master_that_is_only_busy_one_route_is_read_now_and_then() -> None:
+    """Another one each time, and not of a topic that is gone, which would tell nothing."""
+
+    async def test(bed: Bed) -> None:
+        topics = [f"T{number}" for number in range(50)]
+        bed.servers.answers = dict.fromkeys(topics, with_slave("a:1", "a:2"))
+        for topic in topics:
+            await bed.routes.route(topic)
+            bed.clock.now_s += 0.001
+        bed.servers.answers["T0"] = TopicNotExist("no route info", code=17)
+        bed.servers.asked.clear()
+        for _ in range(5):
+            refuse(bed)
+            await bed.routes.refresh()
+            bed.clock.now_s += 1.0
+        assert bed.servers.asked[0] == "T0"
+        assert [topic for topic in bed.servers.asked if topic != "T0"] == topics[1:5]
+
+    run(test)
+
+
+def test_of_a_master_that_is_busy_for_minutes_hardly_more_is_read_than_in_any_case() -> None:
+    async def test(bed: Bed) -> None:
+        bed.routes._table.age_s = 1e9  # None is read because of its age.
+        topics = [f"T{number}" for number in range(50)]
+        bed.servers.answers = dict.fromkeys(topics, with_slave("a:1", "a:2"))
+        for topic in topics:
+            await bed.routes.route(topic)
+        bed.servers.asked.clear()
+        for _ in range(1200):
+            refuse(bed)
+            await bed.routes.refresh()
+            bed.clock.now_s += 0.5
+        assert len(bed.servers.asked) < 60, "in ten minutes"
+
+    run(test)
+
+
+def test_when_one_route_has_another_master_the_others_are_read() -> None:
+    """Also those that were read of a name server that did not know it yet."""
+
+    async def test(bed: Bed) -> None:
+        topics = [f"T{number}" for number in range(40)]
+        before, after = with_slave("a:1", "a:2"), with_slave("a:2", "a:1")
+        bed.servers.answers = dict.fromkeys(topics, before)
+        bed.servers.answers["far"] = with_slave("b:1", "b:2", "b")
+        for topic in bed.servers.answers:
+            await bed.routes.route(topic)
+        bed.servers.answers |= dict.fromkeys(topics[:30], after)
+        refuse(bed)
+        for count in (1, 39, 0):
+            bed.servers.asked.clear()
+            assert await bed.routes.refresh() == count
+        assert "far" not in bed.servers.asked
+        now = [bed.routes.find(topic) for topic in topics]
+        assert [one.address("a") for one in now if one is not None] == ["a:2"] * 30 + ["a:1"] * 10
+        bed.servers.answers |= dict.fromkeys(topics, after)
+        refuse(bed)
+        for count in (1, 9, 0):
+            assert await bed.routes.refresh() == count
+        now = [bed.routes.find(topic) for topic in topics]
+        assert all(one is not None and one.address("a") == "a:2" for one in now)
+
+    run(test)
+
+
+def test_a_new_master_that_cannot_be_greeted_is_told_of() -> None:
+    async def test(bed: Bed) -> None:
+        bed.servers.answers["T"] = with_slave("a:1", "a:2")
+        await bed.routes.route("T")
+        bed.servers.answers["T"] = with_slave("a:2", "a:1")
+        bed.clock.now_s += 1
+        bed.changed.clear()
+
+        def greet(address: str) -> None:
+            raise TooManyPending("100 requests are unanswered")
+
+        bed.routes.on_new_master = greet
+        with pytest.raises(TooManyPending):
+            await bed.routes.route("T", refresh=True)
+        assert bed.changed == ["T"]
+
+    run(test)

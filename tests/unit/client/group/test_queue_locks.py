@@ -1,6 +1,7 @@
 """Locks on queues: kept alive, in doubt, confirmed, lost."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,21 @@ FAR = MessageQueue("T", "b", 0)
 class Connection:
     def __init__(self, broker: str, address: str) -> None:
         self.broker, self.address = broker, address
+        self.peer = f"broker {address}"
         self.is_open = True
+
+
+class Known:
+    """Plays the route of a topic, as it was read at some time."""
+
+    def __init__(self, topic: str, masters: dict[str, str]) -> None:
+        self.topic, self._masters = topic, masters
+
+    def masters(self) -> dict[str, str]:
+        return self._masters
+
+    def address(self, broker_name: str) -> str:
+        return self._masters[broker_name]
 
 
 class Brokers:
@@ -29,37 +44,40 @@ class Brokers:
 
     def __init__(self) -> None:
         self.routes = self
+        self._known: dict[str, Known] = {}
         self.granted = {ONE, OTHER, FAR}
         self.away: set[str] = set()
         self.unlocked: list[MessageQueue] = []
         self.channels: dict[str, Connection] = {}
-        #: Broker name -> where its master is.
+        #: Broker name -> where its master is, and where name servers say so.
         self.at = {"a": "a:1", "b": "b:1"}
-        #: Likewise, as name servers know it.
-        self.known_later: dict[str, str] = {}
+        self.are_name_servers_away = False
         self.slaves: set[str] = set()
-        self.doubted: list[str] = []
+        #: Addresses at which locks were asked for, and topics whose routes were read since.
+        self.asked: list[str] = []
+        self.read: list[str] = []
+        #: Called when a broker has granted, before it answers.
+        self.before_answer: Callable[[], None] = lambda: None
+        #: Called when a route is read because somebody waits for it.
+        self.on_read: Callable[[], None] = lambda: None
 
-    async def route(self, topic: str, *, refresh: bool = False) -> "Brokers":
+    async def route(self, topic: str, *, refresh: bool = False) -> Known:
         if refresh:
-            self.at |= self.known_later
-        return self
+            self.read.append(topic)
+            self.on_read()
+        if topic not in self._known or (refresh and not self.are_name_servers_away):
+            self._known[topic] = Known(topic, self.at.copy())
+        return self._known[topic]
 
-    def doubt_master(self, address: str) -> bool:
-        self.doubted.append(address)
-        return len(self.doubted) == 1  # Later it is too soon to look again.
+    def find(self, topic: str) -> Known | None:
+        return self._known.get(topic)
 
-    def find(self, topic: str) -> "Brokers":
-        return self
-
-    def masters(self) -> dict[str, str]:
-        return self.at
-
-    def address(self, broker_name: str) -> str:
-        return self.at[broker_name]
+    def tell(self, topic: str) -> None:
+        """The route of a topic is read, in the background."""
+        self._known[topic] = Known(topic, self.at.copy())
 
     async def broker_channel(self, topic: str, broker_name: str, address: str) -> Connection:
-        if broker_name in self.away:
+        if self.away & {broker_name, address}:
             raise ConnectionFailed(f"{broker_name} is away")
         channel = self.channels.get(broker_name)
         if channel is None or not channel.is_open or channel.address != address:
@@ -75,9 +93,12 @@ class Brokers:
         if operation.request.code == RequestCode.UNLOCK_BATCH_MQ:
             self.unlocked += body.queues
             return None
+        self.asked.append(channel.address)
         if channel.address in self.slaves:
             return []
-        return [queue for queue in body.queues if queue in self.granted]
+        granted = [queue for queue in body.queues if queue in self.granted]
+        self.before_answer()
+        return granted
 
 
 class Member:
@@ -241,6 +262,7 @@ def test_another_master_knows_nothing_of_locks(monkeypatch: pytest.MonkeyPatch) 
         assert member.valid == {ONE, FAR}, "they have the masters that they had"
         before = member.brokers.channels["a"]
         member.brokers.at["a"] = "a:2"
+        member.brokers.tell("T")
         member.locks.route_changed("other")
         assert member.valid == {ONE, FAR}
         member.locks.route_changed("T")
@@ -254,20 +276,169 @@ def test_another_master_knows_nothing_of_locks(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_former_master_that_grants_nothing_is_no_loss() -> None:
-    """A slave answers so; another member that has all our queues looks the same, now and then."""
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, which stands still until it is moved."""
+    clock = SimpleNamespace(now_s=1_000.0)
+    clock.monotonic = lambda: clock.now_s
+    monkeypatch.setattr("pymq.client.group.queue_locks.time", clock)
+    return clock
+
+
+def test_a_former_master_that_grants_nothing_is_no_loss(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor before name servers know of the new one; meanwhile nothing is delivered."""
 
     async def test() -> None:
         member = Member()
+        brokers = member.brokers
         assert await member.locks.lock([ONE, OTHER]) == {ONE, OTHER}
-        member.brokers.slaves, member.brokers.known_later = {"a:1"}, {"a": "a:2"}
+        brokers.slaves = {"a:1"}
+        meanwhile: list[set[MessageQueue]] = []
+        brokers.on_read = lambda: meanwhile.append(member.valid)
+        await member.locks.renew()
+        assert meanwhile == [set()]
+        clock.now_s += 1.0
+        await member.locks.renew()
+        assert (member.valid, member.lost) == (set(), [])
+        assert brokers.read == ["T", "T"]
+        clock.now_s += 1.0
+        brokers.at["a"] = "a:2"
         await member.locks.renew()
         assert (member.valid, member.lost) == ({ONE, OTHER}, [])
-        member.brokers.granted = {OTHER}
-        await member.locks.renew()
-        assert (member.valid, member.lost, member.brokers.doubted) == ({OTHER}, [ONE], ["a:1"])
-        member.brokers.granted = set()
+        assert brokers.asked[-2:] == ["a:1", "a:2"] and brokers.read == ["T"] * 3
+        assert member.confirmed == [ONE, OTHER]
+
+    asyncio.run(test())
+    assert not caplog.records
+
+
+def test_a_master_that_refuses_all_again_and_again_has_given_the_queues_to_others(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """But not one that name servers could not be asked about meanwhile."""
+
+    async def test() -> None:
+        member = Member()
+        brokers = member.brokers
+        assert await member.locks.lock([ONE, OTHER]) == {ONE, OTHER}
+        for _ in range(2):  # It is counted anew after it has granted something.
+            brokers.granted = set()
+            for _ in range(2):
+                await member.locks.renew()
+                clock.now_s += 1.0
+            brokers.granted = {ONE, OTHER}
+            await member.locks.renew()
+            assert (member.valid, member.lost) == ({ONE, OTHER}, [])
+        brokers.granted, brokers.are_name_servers_away = set(), True
+        for _ in range(10):
+            await member.locks.renew()
+            clock.now_s += 1.0
+        assert (member.valid, member.lost) == (set(), [])
+        brokers.are_name_servers_away = False
         await member.locks.renew()
         assert member.lost == [ONE, OTHER]
+
+    asyncio.run(test())
+    assert caplog.text.count("because the broker has given the queue to another") == 2
+
+
+def test_queues_that_are_not_ours_are_refused_without_any_doubt() -> None:
+    """Another member has them, for as long as its handlers take; nor is part of them a doubt."""
+
+    async def test() -> None:
+        member = Member()
+        member.brokers.granted = {OTHER}
+        for _ in range(3):
+            await member.locks.lock([ONE])
+        assert await member.locks.lock([ONE, OTHER]) == {OTHER}
+        member.brokers.granted = {ONE, OTHER}
+        assert await member.locks.lock([ONE]) == {ONE}
+        member.brokers.granted = {OTHER}
+        await member.locks.renew()
+        assert member.lost == [ONE] and member.brokers.read == []
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("step", ["lock", "renew"])
+def test_what_a_former_master_grants_late_is_asked_of_the_new_one(step: str) -> None:
+    async def test() -> None:
+        member = Member()
+        brokers = member.brokers
+        if step == "renew":
+            await member.locks.lock([ONE])
+            brokers.asked.clear()
+
+        def change() -> None:
+            brokers.at["a"] = "a:2"
+            brokers.tell("T")
+            member.locks.route_changed("T")
+
+        brokers.before_answer = change
+        if step == "lock":
+            assert await member.locks.lock([ONE]) == {ONE}
+        else:
+            await member.locks.renew()
+        assert brokers.asked == ["a:1", "a:2"] and member.valid == {ONE}
+        member.locks.route_changed("T")
+        assert member.valid == {ONE}
+        # One that changes again and again is not run after.
+        brokers.at["b"] = "b:1"
+        brokers.before_answer = lambda: (
+            brokers.at.update(a=f"a:{len(brokers.asked)}") or (brokers.tell("T"))
+        )
+        brokers.asked.clear()
+        await member.locks.renew()
+        assert len(brokers.asked) == 2 and member.valid == set() and member.lost == []
+
+    asyncio.run(test())
+
+
+def test_a_route_that_changes_while_it_is_asked_who_has_read_is_heeded() -> None:
+    async def test() -> None:
+        member = Member()
+        brokers = member.brokers
+        await member.locks.lock([ONE])
+        brokers.channels["a"].is_open = False
+
+        async def confirm(queue: MessageQueue) -> bool:
+            brokers.at["a"] = "a:2"
+            brokers.tell("T")
+            member.locks.route_changed("T")
+            return True
+
+        member.locks._confirm = confirm
+        await member.locks.renew()
+        assert brokers.asked[-2:] == ["a:1", "a:2"] and member.valid == {ONE}
+
+    asyncio.run(test())
+
+
+def test_topics_whose_routes_differ_are_asked_of_different_masters() -> None:
+    """Routes are read one after the other."""
+
+    async def test() -> None:
+        member = Member()
+        brokers, far = member.brokers, MessageQueue("U", "a", 0)
+        brokers.granted |= {far}
+        await member.locks.lock([ONE, far])
+        brokers.at["a"] = "a:2"
+        brokers.tell("U")
+        member.locks.route_changed("U")
+        brokers.slaves = {"a:1"}
+        brokers.are_name_servers_away = True
+        brokers.asked.clear()
+        await member.locks.renew()
+        assert sorted(brokers.asked) == ["a:1", "a:2"]
+        assert member.locks.is_valid(far) and not member.locks.is_valid(ONE)
+        brokers.away = {"a:1"}
+        await member.locks.renew()
+        assert brokers.asked[-1] == "a:2" and len(brokers.asked) == 3
+        brokers.tell("T")
+        member.locks.route_changed("T")
+        await member.locks.renew()
+        assert member.locks.is_valid(ONE) and member.lost == []
 
     asyncio.run(test())

@@ -6,6 +6,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from pymq.client.group.inbox import FlowLimits, Inbox
 from pymq.client.group.queue_reader import QueueReader
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
+from pymq.client.group.unread import say_unread
 from pymq.client.operations import Pull, PullResult, PullStatus
 from pymq.client.pulling.pull_buffer import PullBuffer
 from pymq.client.pulling.pull_reader import PullReader
-from pymq.errors import PymqError, ServiceNotAvailable, SystemBusy
+from pymq.errors import ConnectionFailed, PymqError, ServiceNotAvailable, SystemBusy
 from pymq.net.said_once import SaidOnce
 from pymq.net.waiting import happens
 from pymq.protocol.bodies import MessageQueue, Subscription
@@ -42,6 +44,7 @@ class Broker:
         #: At which broker.
         self.broker_ids: list[int] = []
         self.other_requests = 0
+        self.routes: Any = None
 
     async def read_channel(self, queue: MessageQueue, broker_id: int = 0) -> None:
         self.broker_ids.append(broker_id)
@@ -139,6 +142,43 @@ def test_who_was_refused_waits_no_longer_when_there_is_another_master(
         assert reader.offsets._committed is None  # type: ignore[attr-defined]
 
     asyncio.run(test())
+
+
+AWAY = ConnectionFailed("it is away")
+REFUSES = SystemBusy("a slave that nobody may read from", code=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "pulls"), [([], [AWAY, REFUSES, None, AWAY]), ([AWAY, REFUSES], [None, AWAY])]
+)
+def test_a_broker_that_was_away_and_then_refused_is_warned_of_again_when_it_is_away_again(
+    before: list[PymqError],
+    pulls: list[PymqError | None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A restart goes through both, in one reader, or in those that could not begin before it."""
+    monkeypatch.setattr("pymq.client.group.pull_pace.FAILURE_PAUSE_S", 0.0)
+    left = iter(pulls)
+
+    def respond(pull: Pull) -> PullResult:
+        error = next(left, None)
+        if error is not None:
+            raise error
+        return answer(PullStatus.NO_NEW, pull.offset)
+
+    async def test() -> None:
+        reader = reader_of(broker, Inbox(FlowLimits()))
+        for error in before:
+            say_unread(reader._parts.troubles, "g", QUEUE, error)
+        await read(reader, lambda: len(broker.pulls) > len(pulls))
+
+    broker = Broker(respond)
+    broker.routes = SimpleNamespace(doubt=lambda topic: None)
+    asyncio.run(test())
+    said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert sum("it is away" in text for text in said) == 2
+    assert sum("nobody may read from" in text for text in said) == 1
 
 
 # ------------------------------------------------------------------- pulls that bring it nowhere
