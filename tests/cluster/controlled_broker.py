@@ -46,6 +46,7 @@ class ControlledBroker:
         is_second_asked: whether requests go to the second controller, not to the first.
         is_silent: whether its heartbeats stop.
         is_deaf: whether it refuses to hear what it is told.
+        beat_address: where its heartbeats say that it listens; empty: where it does.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ControlledBroker:
         self.is_second_asked = False
         self.is_silent = False
         self.is_deaf = False
+        self.beat_address = ""
         self._beat_count = 0
 
     async def __aenter__(self) -> Self:
@@ -166,7 +168,7 @@ class ControlledBroker:
         self._beat_count += 1
         header = BrokerHeartbeatRequest(
             cluster_name=CLUSTER,
-            broker_address=self.address,
+            broker_address=self.beat_address or self.address,
             broker_name=NAME,
             broker_id=self.id,
             epoch=self.epoch,

@@ -17,7 +17,7 @@ from tests.cluster.etcd_members import EtcdCluster
 from tests.interop.controllers import PymqController, eventually, leader_of
 
 from pymq.controller import Controller, ControllerConfig, claims
-from pymq.controller.liveness import BEAT_COUNT
+from pymq.controller.liveness import BEAT_COUNT, TURN_COUNT
 from pymq.errors import ConfigurationError, refusal
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.controller import (
@@ -267,6 +267,26 @@ async def test_two_brokers_of_one_id(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 @awaited
+async def test_two_brokers_of_one_id_and_one_address_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        running(tmp_path) as controller,
+        group_of(controller) as (one, _),
+        ControlledBroker(controller.address) as copy,
+    ):
+        one.is_silent = True
+        copy.id = one.id
+        copy.beat_address = one.address
+        for _ in range(2 * TURN_COUNT):
+            for broker in (one, copy):
+                broker.beat()
+                await broker.wait_heard()
+        said = [text for text in caplog.messages if "brokerIP1" in text]
+        assert len(said) == 1 and one.address in said[0]
+
+
+@awaited
 async def test_a_broker_that_has_lost_its_id_is_told(tmp_path: Path) -> None:
     """It stood still, and another one has its id when it goes on."""
     async with (
@@ -290,6 +310,53 @@ async def test_a_broker_that_has_lost_its_id_is_told(tmp_path: Path) -> None:
 
 
 @awaited
+async def test_a_broker_that_has_lost_its_id_gets_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no copy, however long the other one is alive; perhaps the other one is."""
+    monkeypatch.setattr(claims, "OVERLAP_S", 0.1)
+    async with (
+        running(tmp_path, heartbeat_timeout_ms=300) as controller,
+        group_of(controller, {"silence_ms": 300}, {}) as (one, two),
+        ControlledBroker(controller.address) as copy,
+    ):
+        copy.id = one.id
+        await one.wait_beats(BEAT_COUNT + 1)
+        one.is_silent = True
+        async with asyncio.timeout(DEADLINE_S):
+            while (await copy.register()).code == INVALID_ID:
+                await asyncio.sleep(0.05)
+        copy.begin_to_beat()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + 0.3
+        while loop.time() < until_s:
+            answer = await one.register()
+            assert answer.code == INVALID_ID and claims.COPY_OF not in (answer.fields or {})
+            await asyncio.sleep(0.02)
+        await copy.close()
+        await two.wait_master(2, 2)
+        assert (await one.register()).code == 0
+
+
+@awaited
+async def test_each_refusal_of_an_id_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path) as controller, group_of(controller) as (one, _):
+        for turn in range(2):
+            async with ControlledBroker(controller.address) as copy:
+                copy.id = one.id
+                for _ in range(3):
+                    assert (await copy.register()).code == INVALID_ID
+                said = [
+                    record
+                    for record in caplog.records
+                    if record.levelname == "WARNING" and "is in use at" in record.getMessage()
+                ]
+                assert len(said) == turn + 1
+
+
+@awaited
 async def test_a_copy_does_not_take_the_place_of_its_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +377,7 @@ async def test_a_copy_does_not_take_the_place_of_its_original(
         await two.wait_master(2, 2)
         answer = await copy.register()
         assert answer.code == INVALID_ID and "by itself" in (answer.remark or "")
+        assert (answer.fields or {})[claims.COPY_OF] == one.address
         # Started again, by somebody who knows, it does.
         async with ControlledBroker(controller.address) as again:
             again.id = one.id

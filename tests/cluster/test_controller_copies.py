@@ -11,17 +11,26 @@ from tests.cluster.test_controller import DEADLINE_S, INVALID_ID, awaited, runni
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.broker.replication_config import ReplicationConfig, Role
-from pymq.errors import RequestTimeout
+from pymq.controller import claims
+from pymq.errors import ConnectionFailed, RequestTimeout
+from pymq.namesrv.config import NamesrvConfig
+from pymq.namesrv.server import NameServer
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.store import StoreConfig
 
 
-def broker_on(root: Path, controller: str) -> Broker:
+def broker_on(root: Path, controller: str, name_server: str) -> Broker:
     settings = {**PATIENT, "term_interval_ms": 50, "controller_timeout_ms": 300}
     return Broker(
-        BrokerConfig(name=NAME, cluster=CLUSTER, listen_port=0, vip_port=False),
+        BrokerConfig(
+            name=NAME,
+            cluster=CLUSTER,
+            listen_port=0,
+            vip_port=False,
+            name_servers=(name_server,),
+        ),
         StoreConfig(root_path=root, segment_bytes=4 << 20, disk_free_enough_bytes=1 << 20),
         replication=ReplicationConfig(
             role=Role.ASYNC_MASTER,
@@ -37,11 +46,23 @@ async def answers(broker: Broker) -> bool:
     channel = await AsyncChannel.connect(broker.address, DEADLINE_S)
     try:
         await channel.request(Command(RequestCode.GET_BROKER_RUNTIME_INFO), 0.3)
-    except RequestTimeout:
+    except (ConnectionFailed, RequestTimeout):
         return False
     finally:
         channel.close()
     return True
+
+
+async def is_turned_away(broker: Broker) -> bool:
+    """Is a connection to it ended at once, so that its client asks another broker?"""
+    channel = await AsyncChannel.connect(broker.address, DEADLINE_S)
+    try:
+        await channel.request(Command(RequestCode.GET_BROKER_RUNTIME_INFO), DEADLINE_S)
+    except ConnectionFailed:
+        return True
+    finally:
+        channel.close()
+    return False
 
 
 async def wait_answers(broker: Broker, *, wanted: bool) -> None:
@@ -54,14 +75,19 @@ async def wait_answers(broker: Broker, *, wanted: bool) -> None:
 async def test_a_master_whose_id_another_one_has_answers_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(claims, "OVERLAP_S", 0.1)
+    name_server = NameServer(NamesrvConfig(host="127.0.0.1", port=0))
+    await name_server.start()
     async with (
         running(tmp_path / "controller", heartbeat_timeout_ms=300) as controller,
         ControlledBroker(controller.address) as other,
     ):
-        broker = broker_on(tmp_path / "store", controller.address)
+        broker = broker_on(tmp_path / "store", controller.address, name_server.address)
         await broker.start()
+        client = await AsyncChannel.connect(broker.address, DEADLINE_S)
         try:
             assert await answers(broker)
+            assert name_server.is_registered(broker.address)
             assert broker._roles is not None
             membership = broker._roles._membership
             other.id = membership._id
@@ -76,10 +102,19 @@ async def test_a_master_whose_id_another_one_has_answers_nobody(
             await wait_answers(broker, wanted=False)
             assert membership.term is None
             assert [one for one in caplog.messages if other.address in one and "stop" in one]
-            # It is back when the other one is gone.
+            # Nobody is sent to it, and nobody waits for it.
+            async with asyncio.timeout(DEADLINE_S):
+                while name_server.is_registered(broker.address) or client.is_open:
+                    await asyncio.sleep(0.02)
+            assert await is_turned_away(broker)
+            # It is back when the other one is gone, however long that was there.
             monkeypatch.setattr(membership, "_is_unwilling", False)
+            await asyncio.sleep(5 * claims.OVERLAP_S)
             await other.close()
             await wait_answers(broker, wanted=True)
+            assert name_server.is_registered(broker.address)
             assert membership.term is not None and membership.term.number > 3
         finally:
+            client.close()
             await broker.close()
+            await name_server.close()

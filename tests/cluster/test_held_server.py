@@ -1,6 +1,7 @@
 """A server that is held: requests wait, and none is lost or doubled. On both event loops."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from pymq.errors import ConnectionFailed
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.protocol.command import Command
@@ -109,6 +111,61 @@ def test_new_connections_wait_too(run: Callable[[Check], None]) -> None:
         assert sorted(bed.handled) == list(range(5))
         for channel in channels:
             channel.close()
+
+    run(check)
+
+
+def test_who_is_turned_away_is_told_and_nothing_is_handled_later(
+    run: Callable[[Check], None],
+) -> None:
+    async def check(bed: Bed) -> None:
+        old = await bed.connect()
+        answer = await bed.ask(old, 0, bytes(LARGE))
+        assert len(answer.body) == LARGE
+        bed.hold()
+        waiting = [bed.ask(old, number) for number in range(1, 200)]
+        await asyncio.sleep(ARRIVED_S)
+        bed.server.turn_away()
+        new = await bed.connect()
+        waiting.append(bed.ask(new, 200))
+        for error in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(error, ConnectionFailed)
+        bed.release()
+        again = await bed.connect()
+        await bed.ask(again, 201)
+        assert bed.handled == [0, 201]
+        for channel in (old, new, again):
+            channel.close()
+
+    run(check)
+
+
+def test_who_is_turned_away_with_answers_to_read_has_nothing_handled_later(
+    run: Callable[[Check], None],
+) -> None:
+    """Its connection is still there when requests are handled again."""
+
+    async def check(bed: Bed) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", bed.server.port, limit=1 << 10)
+
+        def request(number: int, body: bytes) -> bytes:
+            frame = encode_frame(Command(1, {"n": str(number)}, body, opaque=number))
+            return b"".join(frame) if isinstance(frame, (list, tuple)) else bytes(frame)
+
+        writer.write(request(0, bytes(LARGE)))
+        while not bed.handled:
+            await asyncio.sleep(0.01)
+        bed.hold()
+        (connection,) = bed.server._connections
+        connection._put_off(request(1, b""), asyncio.get_running_loop().time())  # it has arrived
+        connection.write_stuck_at = None  # as if it had read a little just now
+        bed.server.turn_away()
+        bed.release()
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 20):
+                pass
+        assert bed.handled == [0]
+        writer.close()
 
     run(check)
 

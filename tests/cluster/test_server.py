@@ -266,13 +266,14 @@ def test_a_standstill_of_this_process_is_no_silence_of_others(
         await read_commands(half_reader, 1)
         await read_commands(reader, 1)
         assert echo.ended == 0
-        assert [one for one in caplog.messages if "stood still" in one]
+        levels = {one.levelname for one in caplog.records if "stood still" in one.getMessage()}
+        assert levels == {"DEBUG"}  # a machine that is slow does so all the time
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         half_writer.close()
         writer.close()
 
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         serve(check, frame_s=0.1, idle_s=0.3)
 
 

@@ -20,7 +20,8 @@ _EPHEMERAL_TRIES = 50
 class ClientPorts:
     """Takes the ports, and has what arrives there handled by one run of the broker at a time.
 
-    Between two runs, requests wait in their connections.
+    Between two runs, requests wait in their connections; if it is not known when the next run
+    begins, connections are turned away.
 
     Args:
         config: of the broker.
@@ -113,6 +114,11 @@ class ClientPorts:
         """Have requests wait, in their connections; those that were begun may be answered."""
         for server in self._servers:
             server.hold()
+
+    async def turn_away(self) -> None:
+        """Close the connections, and those that come, until a run begins."""
+        for server in self._servers:
+            server.turn_away()
 
     async def end(self) -> None:
         """Close the ports, if there is no next run."""

@@ -172,6 +172,7 @@ class RoleChanges:
             term, cut_end = self._wanted, self._cut_end
             if term is None:  # none yet, or not any more
                 await self._end_run()
+                await self._leave()
                 continue
             if term == self._term and cut_end is None:
                 continue
@@ -190,13 +191,13 @@ class RoleChanges:
                     error,
                     RETRY_S,
                 )
-                self._again()
+                await self._again()
             except Exception as error:
                 if not self._started.done():
                     self._started.set_exception(error)
                     return
                 _log.exception("this broker could not change its role; trying again")
-                self._again()
+                await self._again()
             else:
                 self._said.over("change")
                 if not self._started.done():
@@ -209,8 +210,9 @@ class RoleChanges:
             self._store_config, self._base.files, is_cancelled=lambda: self._is_closed
         )
 
-    def _again(self) -> None:
+    async def _again(self) -> None:
         self._term = None
+        await self._leave()
         asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
 
     async def _change(self, term: Term, cut_end: int | None) -> None:
@@ -249,6 +251,14 @@ class RoleChanges:
         await asyncio.wait([self._ending])
         if self._ha_socket is not None:
             _stop_listening(self._ha_socket)
+
+    async def _leave(self) -> None:
+        """Have nobody come here: it is not known when the next run follows, if any does.
+
+        Name servers forget a broker whose connection ends.
+        """
+        await self._base.forget_registrations()
+        await self._requests.turn_away()
 
     def _cut(self, end: int) -> None:
         """Cut the log, and then its epochs: the other way around, nobody could tell where."""

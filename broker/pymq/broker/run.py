@@ -266,5 +266,8 @@ class Requests(Protocol):
     def pause(self) -> None:
         """Have requests wait, in their connections; those that were begun may be answered."""
 
+    async def turn_away(self) -> None:
+        """Close the connections, and those that come, until a run begins."""
+
     async def end(self) -> None:
         """Close the connections, if there is no next run."""

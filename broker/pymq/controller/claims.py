@@ -8,12 +8,16 @@ one at the address that the group has on record:
 * Who asks for an id while its holder goes on beating is a copy. It does not get the id when the
   holder stands still or is gone: it lacks what was written since it was copied. It has to be
   started again, by somebody who knows. A broker that has moved does not meet the old one alive.
+* Who had the id before, and was put out by the one that has it now, is no copy: it asks again
+  until the other one is gone.
 
-Nothing here is kept anywhere: it ends with the connection.
+Nothing here is kept anywhere: it ends with the connection, or with this process. A broker of ours
+that is told that it is a copy (``COPY_OF``) keeps that itself, and does not ask again.
 """
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from pymq.controller.groups import GroupState
@@ -23,16 +27,28 @@ from pymq.controller.groups import GroupState
 OVERLAP_S = 3.0
 #: Most brokers that are looked after on one connection (RocketMQ can have several in a process).
 CLAIM_COUNT_MAX = 100
+#: Ids of which it is known who had them before.
+HOLDER_COUNT_MAX = 10_000
+#: The field of a refusal that tells a copy so, with the address of the other broker; RocketMQ's
+#: brokers do not look at it (``ha.membership`` has it, too).
+COPY_OF = "copyOf"
+
+#: A group, and an id in it.
+_Key: TypeAlias = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _Claims:
     #: Group and id -> the address that beats.
-    beating: dict[tuple[str, int], str] = field(default_factory=dict)
+    beating: dict[_Key, str] = field(default_factory=dict)
+    #: Those that it has had, at the address on record.
+    held: set[_Key] = field(default_factory=set)
     #: Group and id -> when it was refused first.
-    refused_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    refused_s: dict[_Key, float] = field(default_factory=dict)
     #: Group and id -> the address of the broker that was alive at the same time.
-    copies: dict[tuple[str, int], str] = field(default_factory=dict)
+    copies: dict[_Key, str] = field(default_factory=dict)
+    #: Refusals that it was given, with their kind.
+    refusals: set[tuple[_Key, str]] = field(default_factory=set)
 
 
 class Claims:
@@ -40,6 +56,8 @@ class Claims:
 
     def __init__(self) -> None:
         self._connections: WeakKeyDictionary[Hashable, _Claims] = WeakKeyDictionary()
+        #: Group and id -> the address of the one that has it, and of the one before.
+        self._holders: dict[_Key, tuple[str, str | None]] = {}
 
     def _of(self, connection: Hashable) -> _Claims:
         claims = self._connections.get(connection)
@@ -53,6 +71,36 @@ class Claims:
         if len(beating) < CLAIM_COUNT_MAX or (name, broker_id) in beating:
             beating[name, broker_id] = address
 
+    def holds(self, connection: Hashable, name: str, broker_id: int, address: str) -> None:
+        """The broker of a connection has an id, and is at the address on record."""
+        claims, key = self._of(connection), (name, broker_id)
+        if len(claims.held) < CLAIM_COUNT_MAX:
+            claims.held.add(key)
+        claims.refused_s.pop(key, None)
+        claims.copies.pop(key, None)
+        claims.refusals = {one for one in claims.refusals if one[0] != key}
+        known, before = self._holders.get(key, (address, None))
+        if len(self._holders) >= HOLDER_COUNT_MAX and key not in self._holders:
+            self._holders.clear()
+        self._holders[key] = address, before if known == address else known
+
+    def _was_put_out(self, claims: _Claims, key: _Key) -> bool:
+        """Has the broker had the id before the one that has it now?
+
+        Over another connection it says so by a heartbeat: one that was only started sends none
+        before it has its id.
+        """
+        _, before = self._holders.get(key, (None, None))
+        return key in claims.held or (before is not None and claims.beating.get(key) == before)
+
+    def is_news(self, connection: Hashable, name: str, broker_id: int, kind: str) -> bool:
+        """Is it the first refusal of its kind over a connection, since the id was held there?"""
+        refusals, refusal = self._of(connection).refusals, ((name, broker_id), kind)
+        if refusal in refusals or len(refusals) >= CLAIM_COUNT_MAX:
+            return False
+        refusals.add(refusal)
+        return True
+
     def refused(
         self,
         connection: Hashable,
@@ -61,6 +109,7 @@ class Claims:
         *,
         holder: str,
         heard_s: float,
+        awake_s: float,
         now_s: float,
     ) -> None:
         """An id was refused because its holder is alive.
@@ -68,11 +117,17 @@ class Claims:
         Args:
             holder: the address of the one that has it.
             heard_s: when that was heard last.
+            awake_s: since when this process did not stand still: what arrived meanwhile was sent
+                nobody knows when.
         """
         claims, key = self._of(connection), (name, broker_id)
+        if self._was_put_out(claims, key):
+            return
         if len(claims.refused_s) >= CLAIM_COUNT_MAX and key not in claims.refused_s:
             return
-        if heard_s > claims.refused_s.setdefault(key, now_s) + OVERLAP_S:
+        if claims.refused_s.setdefault(key, now_s) < awake_s:
+            claims.refused_s[key] = now_s
+        if heard_s > claims.refused_s[key] + OVERLAP_S:
             claims.copies[key] = holder
 
     def original_of(self, connection: Hashable, name: str, broker_id: int) -> str | None:
@@ -90,6 +145,8 @@ class Claims:
             if name != state.name or not address:
                 continue
             known = state.address_of(broker_id)
+            if known == address:
+                self.holds(connection, name, broker_id, address)
             if known in (None, address):
                 return None
             reason = (

@@ -99,11 +99,24 @@ class Failover:
         self._look_for_another(name, broker_id, report.address)
         if is_new:
             self._said.over(("two of one id", name, broker_id))
+            self._said.over(("two of one address", name, broker_id))
             _log.info("broker %s, id %d, is alive", name, broker_id)
             self._start_review(name, came=broker_id)
 
     def _look_for_another(self, name: str, broker_id: int, address: str) -> None:
         """Say that two brokers beat with one id, if they do."""
+        if self._liveness.are_two(name, broker_id):
+            self._said.warn(
+                ("two of one address", name, broker_id),
+                "two brokers beat as broker %s, id %d, at %s, and nobody can tell which of them is "
+                "meant: both may be master of one epoch. Stop one of them at once; set brokerIP1 "
+                "(or listenPort) of each to what only it has, and delete brokerIdentity in the "
+                "store of the copy",
+                name,
+                broker_id,
+                address,
+            )
+            return
         holder = self._liveness.holder(name, broker_id)
         if holder is None or not address or holder[0] in ("", address):
             return

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from pymq.controller.claims import Claims
+from pymq.controller.claims import COPY_OF, Claims
 from pymq.controller.config import ControllerConfig
 from pymq.controller.elections import elect
 from pymq.controller.failover import Failover
@@ -190,6 +190,7 @@ class Handlers:
         header = RegisterReplicaRequest.from_fields(request.fields)
         name, broker_id = header.broker_name, header.broker_id
         self._liveness.registered(name, broker_id, header.broker_address)
+        original = self._claims.original_of(request.connection, name, broker_id)
         outcome = await self._registry.change(
             name,
             lambda state: register(
@@ -200,17 +201,20 @@ class Handlers:
                 address=header.broker_address,
                 alive=self._liveness.alive(name),
                 may_be_alive=self._liveness.may_be_alive(name, broker_id, self._now_s()),
-                original=self._claims.original_of(request.connection, name, broker_id),
+                original=original,
             ),
         )
-        if outcome.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            self._refused_id(request, header, outcome)
         answer = RegisterReplicaResponse(
             cluster_name=header.cluster_name, broker_name=header.broker_name
         )
+        if outcome.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._refused_id(request, header, outcome)
+            copy_of = {} if original is None else {COPY_OF: original}
+            return response(request, outcome, {**answer.to_fields(), **copy_of})
         state = outcome.state
         if state is None or not outcome.is_success:
             return response(request, outcome, answer.to_fields())
+        self._claims.holds(request.connection, name, broker_id, header.broker_address)
         if state.master is not None and not self._failover.lacks_master(state):
             answer.master_broker_id = state.master
             answer.master_address = state.address_of(state.master)
@@ -222,9 +226,12 @@ class Handlers:
         self, request: Request, header: RegisterReplicaRequest, outcome: Outcome
     ) -> None:
         name, broker_id = header.broker_name, header.broker_id
-        is_copy = self._claims.original_of(request.connection, name, broker_id) is not None
-        self._said.warn((name, broker_id, is_copy), "%s", outcome.remark)
         holder = self._liveness.holder(name, broker_id)
+        kind = "early" if holder is None else "in use"
+        if self._claims.original_of(request.connection, name, broker_id) is not None:
+            kind = "copy"
+        is_news = self._claims.is_news(request.connection, name, broker_id, kind)
+        _log.log(logging.WARNING if is_news else logging.DEBUG, "%s", outcome.remark)
         if holder is not None:
             address, heard_s = holder
             self._claims.refused(
@@ -233,6 +240,7 @@ class Handlers:
                 broker_id,
                 holder=address,
                 heard_s=heard_s,
+                awake_s=self._liveness.awake_s(self._now_s()),
                 now_s=self._now_s(),
             )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from pymq.controller.groups import Report
-from pymq.net.standstill import Standstill
+from pymq.net.standstill import STALLED_S, Standstill
 
 #: A broker that does not say it is gone after this (RocketMQ: 100 s of its channels).
 SILENCE_S = 10.0
@@ -25,6 +25,9 @@ SILENCE_S = 10.0
 BROKER_COUNT_MAX = 10_000
 #: Heartbeats whose distance is looked at.
 BEAT_COUNT = 8
+#: So often heartbeats come over the one and the other of two connections in turns before that is no
+#: broker any more that has renewed its connection, and of which some come late.
+TURN_COUNT = 6
 #: Heartbeats that fit into the limit of a broker that beats fast.
 BEATS_PER_LIMIT = 4
 
@@ -32,9 +35,15 @@ BEATS_PER_LIMIT = 4
 @dataclass(slots=True, kw_only=True)
 class _Broker:
     connection: Hashable
+    #: When it was heard last; a standstill of ours is added, as if it had been heard then.
     heard_s: float
+    #: When it was heard last, as it was.
+    beat_s: float
     silence_s: float
     report: Report
+    #: Over which it was heard before, if that has not ended; and how often it went back and forth.
+    connection_before: Hashable = None
+    turn_count: int = 0
     gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=BEAT_COUNT))
 
 
@@ -51,6 +60,7 @@ class Liveness:
         self._limit_s = limit_s
         self._unheard_until_s = now_s + unheard_s
         self._standstill = Standstill(now_s)
+        self._looked_s = self._awake_s = now_s
         #: Name of a group -> id -> broker.
         self._groups: dict[str, dict[int, _Broker]] = {}
         self._count = 0
@@ -90,6 +100,7 @@ class Liveness:
             self._groups.setdefault(name, {})[broker_id] = _Broker(
                 connection=connection,
                 heard_s=now_s,
+                beat_s=now_s,
                 silence_s=silence_s or SILENCE_S,
                 report=report,
             )
@@ -97,10 +108,13 @@ class Liveness:
         if report.address != broker.report.address and broker.connection is not connection:
             return False  # another broker that claims to be this one: see groups.register
         broker.gaps_s.append(now_s - broker.heard_s)
-        broker.heard_s = now_s
+        broker.heard_s = broker.beat_s = now_s
         broker.silence_s = silence_s or SILENCE_S
         is_same = broker.connection is connection
-        broker.connection = connection
+        if not is_same:
+            is_back = broker.connection_before is connection
+            broker.turn_count = broker.turn_count + 1 if is_back else 0
+            broker.connection_before, broker.connection = broker.connection, connection
         # On another connection it may be another process, whose log may have lost its end.
         if is_same and _progress(report) < _progress(broker.report):
             report = replace(broker.report, priority=report.priority, address=report.address)
@@ -118,6 +132,9 @@ class Liveness:
 
     def connection_ended(self, connection: Hashable) -> list[tuple[str, int]]:
         """Remove the brokers of a connection; return their group's names and ids."""
+        for _, broker in self._all():
+            if broker.connection_before is connection:
+                broker.connection_before, broker.turn_count = None, 0
         return self._remove(
             [key for key, broker in self._all() if broker.connection is connection]
         )
@@ -134,7 +151,9 @@ class Liveness:
         if now_s >= self._unheard_until_s:
             self._known.clear()  # not asked for any more
         stall_s = self._standstill.look(now_s, interval_s)
+        self._looked_s = now_s
         if stall_s:
+            self._awake_s = now_s
             for _, broker in self._all():
                 broker.heard_s = min(broker.heard_s + stall_s, now_s)
             self._unheard_until_s += stall_s
@@ -175,7 +194,19 @@ class Liveness:
     def holder(self, name: str, broker_id: int) -> tuple[str, float] | None:
         """Return the address of a broker that is alive, and when it was heard last."""
         broker = self._groups.get(name, {}).get(broker_id)
-        return None if broker is None else (broker.report.address, broker.heard_s)
+        return None if broker is None else (broker.report.address, broker.beat_s)
+
+    def are_two(self, name: str, broker_id: int) -> bool:
+        """Do two brokers beat with one id and one address, each over its connection?"""
+        broker = self._groups.get(name, {}).get(broker_id)
+        return broker is not None and broker.turn_count >= TURN_COUNT
+
+    def awake_s(self, now_s: float) -> float:
+        """Return since when this process did not stand still.
+
+        After a standstill, what has arrived meanwhile may be read before ``expire`` looks.
+        """
+        return now_s if now_s - self._looked_s > STALLED_S else self._awake_s
 
     def may_be_alive(self, name: str, broker_id: int, now_s: float) -> bool:
         """Was a broker not heard of, in a time too short to say that it is gone?"""

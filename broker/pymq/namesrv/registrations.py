@@ -39,6 +39,8 @@ class Live:
     expiry_s: float
     #: Over which another broker registered the same address; None: nobody, or it has ended.
     rival: object = None
+    #: Since when it is registered: whoever had its name and id before was put out then.
+    since_s: float = 0.0
 
     @property
     def version(self) -> DataVersion:
@@ -51,14 +53,18 @@ class Live:
         return (self.broker.broker_name, self.broker.cluster) != now
 
 
-def heir_of(gone: Registration, lives: Iterable[Live]) -> Registration | None:
-    """Return the broker that has the name and id of one that is gone, and was put out by it."""
-    version = gone.topics.version.state_version
+def heir_of(left: Live, lives: Iterable[Live]) -> Registration | None:
+    """Return the broker that has the name and id of one that is gone, and was put out by it.
+
+    One that was not heard since then may have ended before, on a host that said nothing.
+    """
+    gone, version = left.broker, left.version.state_version
     heirs = [
         live
         for live in lives
         if (live.broker.broker_name, live.broker.cluster) == (gone.broker_name, gone.cluster)
         and live.broker.broker_id == gone.broker_id
+        and live.seen_s > left.since_s
         and live.version.state_version >= version  # of a group with a controller: nor deposed
     ]
     return max(heirs, key=lambda one: one.seen_s).broker if heirs else None

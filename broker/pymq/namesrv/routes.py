@@ -90,7 +90,9 @@ class RouteTable:
         )
         self._enter(broker, addresses, only_missing=unchanged)
         expiry_s = self.expiry_s if broker.expiry_s is None else broker.expiry_s
-        self._live[broker.address] = Live(broker, now_s, expiry_s, rival)
+        is_known = known is not None and known.broker.broker_id == broker.broker_id
+        since_s = known.since_s if known is not None and is_known else now_s
+        self._live[broker.address] = Live(broker, now_s, expiry_s, rival, since_s)
         return self._master_of(broker, addresses)
 
     def _moved(self, known: Live, broker: Registration) -> object:
@@ -177,10 +179,14 @@ class RouteTable:
         If another broker of the same name and id is alive, it is there instead.
         """
         live = self._live.get(address)
-        gone = None
         if live is not None and live.broker.broker_name == broker_name:
             del self._live[address]
-            gone = live.broker
+        else:
+            live = None
+        self._take_out(broker_name, address, live)
+
+    def _take_out(self, broker_name: str, address: str, gone: Live | None) -> None:
+        """Take an address, which is not alive any more, out of the routes."""
         known = self._brokers.get(broker_name)
         if known is None:
             return
@@ -194,7 +200,8 @@ class RouteTable:
             self._brokers[broker_name] = replace(known, addresses=left)
             if known.enable_acting_master and MASTER_ID not in left:
                 self._change_permission(broker_name, lambda perm: perm & ~_WRITE)
-        if gone is not None and (heir := heir_of(gone, self._live.values())) is not None:
+        heir = None if gone is None else heir_of(gone, self._live.values())
+        if heir is not None:
             self._enter(heir, left)
             _log.warning(
                 "%s (id %d) is at %s again: the broker of the same name and id at %s, which had "
@@ -227,6 +234,7 @@ class RouteTable:
         """Count some seconds, in which nobody could be heard, as nobody's silence."""
         for live in self._live.values():
             live.seen_s = min(live.seen_s + stall_s, now_s)
+            live.since_s = min(live.since_s + stall_s, now_s)
 
     def expire(self, now_s: float) -> list[Registration]:
         """Remove and return the brokers that were silent for too long."""
@@ -244,8 +252,9 @@ class RouteTable:
         return gone
 
     def _remove(self, brokers: Iterable[Registration]) -> None:
-        for broker in brokers:
-            self.unregister(broker_name=broker.broker_name, address=broker.address)
+        gone = [self._live.pop(broker.address) for broker in brokers]  # nobody's heirs
+        for live in gone:
+            self._take_out(live.broker.broker_name, live.broker.address, live)
 
     # --- topics
 

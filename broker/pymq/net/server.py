@@ -180,6 +180,7 @@ class Server:
         self.buffers.on_full = self.close_slowest
         self._connections: set[ServerConnection] = set()
         self._is_held = False
+        self._turns_away = False
         self.busy_poll: BusyPoll | None = None
         if config.busy_poll_s and processor_count() > 1:
             self.busy_poll = BusyPoll(config.busy_poll_s)
@@ -241,6 +242,9 @@ class Server:
         self._connections.add(connection)
         if self._is_held:
             connection.hold()
+        if self._turns_away:
+            connection.abort()
+            return
         if self._count() > self._count_max:
             self._said.warn(
                 "connections",
@@ -262,11 +266,22 @@ class Server:
         for connection in self._connections:
             connection.hold()
 
+    def turn_away(self) -> None:
+        """Close all connections, and those that come, until ``release``.
+
+        What is still to be sent over them is sent; what waits to be handled never is.
+        """
+        self.hold()
+        self._turns_away = True
+        self._close_connections()
+
     def release(self) -> None:
         """Handle requests again."""
+        turned_away, self._turns_away = self._turns_away, False
         self._is_held = False
         for connection in list(self._connections):
-            connection.release()
+            if connection.is_open or not turned_away:
+                connection.release()
 
     def ended(self, connection: ServerConnection) -> None:
         """Forget a connection."""
@@ -337,7 +352,8 @@ class Server:
         """Count a standstill of ours as nobody's silence."""
         if not stall_s:
             return
-        _log.info("port %d: this process stood still for %.1f s", self.port, stall_s)
+        # Every port says so, and a machine that is slow does so all the time.
+        _log.debug("port %d: this process stood still for %.1f s", self.port, stall_s)
         for one in self._connections:
             one.read_at = min(one.read_at + stall_s, now)
             one.frame_begun_at = min(one.frame_begun_at + stall_s, now)
@@ -370,9 +386,12 @@ class Server:
         else:
             self.unbind()
         self._socket = None
+        self._close_connections()
+        await self._tasks.close()
+
+    def _close_connections(self) -> None:
         for connection in list(self._connections):
             if connection.write_stuck_at is None:
                 connection.close()
             else:  # otherwise it would stay until its peer reads
                 connection.abort()
-        await self._tasks.close()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pymq.controller.groups import Report
-from pymq.controller.liveness import BEAT_COUNT, BROKER_COUNT_MAX, Liveness
+from pymq.controller.liveness import BEAT_COUNT, BROKER_COUNT_MAX, TURN_COUNT, Liveness
 
 LIMIT_S, UNHEARD_S, LOOK_S = 2.0, 10.0, 0.1
 KEY = ("b", 1)
@@ -161,6 +161,36 @@ def test_our_own_standstill_is_no_silence_of_others() -> None:
     assert watched.liveness.expire(watched.now_s, LOOK_S) == []
     assert watched.pass_time(1.5) == []
     assert watched.pass_time(0.7) == [KEY]
+
+
+def test_who_beats_over_two_connections_in_turns_is_two_brokers() -> None:
+    watched = Watched()
+    for number in range(TURN_COUNT + 2):
+        assert not watched.liveness.are_two("b", 1)
+        watched.hear(connection=("one", "other")[number % 2])
+    assert watched.liveness.are_two("b", 1)
+    watched.liveness.connection_ended("one")
+    assert not watched.liveness.are_two("b", 1)
+    # Not one that renews its connection, also if something over the old one comes late.
+    watched = Watched()
+    for number in range(3 * TURN_COUNT):
+        for connection in (number, number, number - 1, number):
+            watched.hear(connection=connection)
+    assert not watched.liveness.are_two("b", 1)
+
+
+def test_when_a_broker_was_heard_last_does_not_move_with_a_standstill() -> None:
+    watched = Watched()
+    watched.hear(report=Report(address="h:1"))
+    heard_s = watched.now_s
+    watched.pass_time(0.4)
+    assert watched.liveness.awake_s(watched.now_s) == 100.0
+    watched.now_s += 60.0
+    # A request may be read before it is looked who is late.
+    assert watched.liveness.awake_s(watched.now_s) == watched.now_s
+    watched.pass_time(0.1)
+    assert watched.liveness.awake_s(watched.now_s + 0.1) == watched.now_s
+    assert watched.liveness.holder("b", 1) == ("h:1", heard_s)
 
 
 def test_there_are_not_too_many() -> None:

@@ -314,6 +314,7 @@ def test_a_broker_is_back_when_the_one_that_put_it_out_is_gone(
         table = table_of(right, *others)
         table.register(replace(wrong, connection="wrong", expiry_s=5.0), 1.0)
         assert addresses(table)["broker-a"][0] == wrong.address
+        assert table.heard_of(right.address, 2.0)
         if leave == "unregister":
             table.unregister(broker_name="broker-a", address=wrong.address)
         elif leave == "end":
@@ -329,9 +330,44 @@ def test_a_broker_is_back_when_the_one_that_put_it_out_is_gone(
         assert 0 not in addresses(table).get("broker-a", {})
 
 
+def test_a_broker_that_was_put_out_and_is_not_heard_since_is_not_back() -> None:
+    """Its host has lost its power, which nobody tells, and it was started on another one."""
+    dead, new = broker(table=topics("T", "U")), broker(port=20911, table=topics("T", "U"))
+    table = table_of(dead)
+    table.heard_of(dead.address, 8.0)
+    for now_s in (10.0, 20.0):
+        table.register(new, now_s)
+    table.grant(50.0, 70.0)
+    table.unregister(broker_name="broker-a", address=new.address)
+    assert addresses(table) == {}
+    # Both alive, and each in its turn.
+    table = table_of(dead)
+    for now_s in (10.0, 40.0):
+        table.register(new, now_s)
+        table.register(dead, now_s + 5.0)
+    table.register(new, 70.0)
+    table.unregister(broker_name="broker-a", address=new.address)
+    assert addresses(table)["broker-a"][0] == dead.address
+
+
+def test_brokers_that_go_together_are_not_each_others_heirs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = broker(table=topics("T", "U"), connection="c")
+    other = broker(port=20911, table=topics("T", "U"), connection="c")
+    table = table_of(other)
+    table.register(one, 1.0)
+    table.heard_of(other.address, 2.0)
+    table.register(other, 3.0)
+    assert [gone.address for gone in table.connection_ended("c")] == [other.address, one.address]
+    assert addresses(table) == {} and table._brokers == {} and table._topics == {}
+    assert not [text for text in caplog.messages if "again" in text]
+
+
 def test_a_master_that_was_deposed_is_not_back() -> None:
     old, new = broker(table=topics("T", "U", state=1)), broker(port=2, table=topics("T", state=2))
     table = table_of(old, new)
+    table.heard_of(old.address, 1.0)
     table.unregister(broker_name="broker-a", address=new.address)
     assert addresses(table) == {}
 

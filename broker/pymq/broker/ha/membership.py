@@ -16,13 +16,12 @@ from pymq.broker.ha.controllers import Controllers, one_way
 from pymq.broker.ha.heartbeat import LogPosition, heartbeat
 from pymq.broker.ha.identity import IdentityFiles
 from pymq.broker.ha.membership_texts import (
-    ID_REFUSED,
     LEARNER_ELECTED,
     LEARNER_WAITS,
     NO_MASTER,
     OLD_COPY,
-    REPLACED,
     STARTED_AGAIN,
+    IdRefusals,
 )
 from pymq.broker.ha.numbering import REMOVED, check_done, find_id
 from pymq.broker.ha.set_change import changed_set, say_outcome
@@ -91,6 +90,7 @@ class Membership:
         self._on_members = on_members
         self._controllers = Controllers(replication.controllers, self._greeting)
         self._said = SaidOnce(_log)
+        self._refusals = IdRefusals(self._said, config.name)
         self._tasks = Tasks("membership")
         self._id = 0
         self._is_registered = False
@@ -111,7 +111,7 @@ class Membership:
         )
 
     async def _run(self) -> None:
-        while True:
+        while not self._refusals.is_copy:
             try:
                 if not self._id:
                     self._id = await find_id(
@@ -166,8 +166,7 @@ class Membership:
             )
             return
         if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            cause = "refused", answer.remark
-            self._said.warn(cause, ID_REFUSED, self._id, self._config.name, answer.remark)
+            self._refusals.refused(self._id, answer)
             return
         check_done(answer, "this broker")
         self._said.over("removed")
@@ -196,7 +195,7 @@ class Membership:
 
         The epoch that we were the master of may be that one's, with another end.
         """
-        self._said.warn("replaced", REPLACED, self._id, self._config.name, why)
+        self._refusals.replaced(self._id, why)
         self._is_registered = False
         if self.term is not None:
             self._begun = max(self._begun, self.term.number)
@@ -206,7 +205,7 @@ class Membership:
     def _registered(self) -> None:
         """The controllers know where we are, and are told from now on that we are alive."""
         self._is_registered = True
-        self._said.over("replaced", "this broker is broker %d again", self._id)
+        self._refusals.over(self._id)
         self._beat()
 
     def _leads(self, number: int) -> bool:

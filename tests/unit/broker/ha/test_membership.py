@@ -12,9 +12,11 @@ from tests.unit.store.stores import FakeClock
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.identity import Identity, IdentityFiles
 from pymq.broker.ha.membership import Membership
+from pymq.broker.ha.membership_texts import COPY_OF
 from pymq.broker.ha.set_change import SetRefused
 from pymq.broker.ha.term import Term
 from pymq.broker.replication_config import ReplicationConfig
+from pymq.controller import claims
 from pymq.errors import BrokerError, PymqError
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -491,12 +493,81 @@ def test_a_broker_whose_id_is_another_ones_leaves_its_role(
             await membership._register()
         bed.hears(2, 7, "h:2")  # not meant for us
         assert len(bed.terms) == 1
-        assert len([one for one in caplog.messages if "answers nobody: brokerId 1" in one]) == 1
+        said = "answers nobody: brokerId 1"
+        assert len([one for one in warnings(caplog) if said in one]) == 1
         controllers.registers(2, 7)
         await membership._register()
         assert [one.master_id for one in bed.terms][1:] == [2]
+        # It happens again.
+        controllers.refuses(RequestCode.CONTROLLER_REGISTER_BROKER)
+        await membership._look()
+        await membership._register()
+        assert len([one for one in warnings(caplog) if said in one]) == 2
 
     play(test, 5)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+
+def test_each_reason_for_which_an_id_is_refused_is_said(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bed: Bed) -> None:
+        code = RequestCode.CONTROLLER_REGISTER_BROKER
+        bed.controllers.refuses(code)
+        in_use = bed.controllers.answers[code]
+        early = Command(in_use.code, {}, remark="this controller was just started")
+        for answer in (in_use, in_use, early, early, in_use):
+            bed.controllers.answers[code] = answer
+            await bed.membership._register()
+        reasons = [text.partition("answers nobody: ")[2] for text in warnings(caplog)]
+        assert reasons == [in_use.remark, early.remark, in_use.remark]
+
+    with caplog.at_level("DEBUG"):
+        play(test)
+
+
+def told_to_be_a_copy(bed: Bed) -> None:
+    code = RequestCode.CONTROLLER_REGISTER_BROKER
+    bed.controllers.refuses(code)
+    refusal = bed.controllers.answers[code]
+    bed.controllers.answers[code] = Command(
+        refusal.code, {COPY_OF: "h:9"}, remark=refusal.remark
+    )
+
+
+def test_a_copy_does_not_ask_again(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """The controllers forget it, with its connection or when another one leads."""
+
+    async def test(bed: Bed) -> None:
+        told_to_be_a_copy(bed)
+        await asyncio.wait_for(bed.membership._run(), 10.0)  # until it is started again
+        assert len(bed.controllers.asked) == 1 and bed.controllers.beats == 0
+        (text,) = warnings(caplog)
+        assert "copy of broker 1 of group b" in text and "h:9" in text
+
+    play(test)
+
+
+def test_who_has_had_its_id_is_no_copy(play: Play) -> None:
+    """Whatever a controller says that leads since it was put out."""
+
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 6)
+        await bed.membership._register()
+        bed.controllers.refuses(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+        await bed.membership._look()
+        told_to_be_a_copy(bed)
+        await bed.membership._register()
+        assert not bed.membership._refusals.is_copy
+
+    play(test)
+
+
+def test_both_sides_call_it_the_same() -> None:
+    assert COPY_OF == claims.COPY_OF
 
 
 def test_a_copy_is_not_the_master_of_its_originals_epoch(play: Play) -> None:
