@@ -1,6 +1,7 @@
 """A server's connection that ends in a list: for handlers without sockets."""
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import cast
 
 from pymq.net.dispatcher import Dispatcher
@@ -25,6 +26,11 @@ class FakeConnection:
         self.responses: list[tuple[Command, Command, list[bytes]]] = []
         self.frames: list[bytes] = []
         self.answers: list[Command] = []
+
+    @property
+    def input_at(self) -> float:
+        """What it says was read a moment ago."""
+        return monotonic()
 
     def respond(
         self, request: Command, response: Command, parts: Sequence[memoryview] | None = None
