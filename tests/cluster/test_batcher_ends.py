@@ -93,14 +93,14 @@ def test_what_came_into_a_batch_before_the_end_keeps_the_outcome_of_that() -> No
     futures[2].cancel()
     with pytest.raises(SystemExit):
         batcher._give([(leave, future) for future in futures])
-    assert batcher.handed_count == 4
+    assert batcher._handed_count == 4
     futures[0].set_exception(ValueError("of its batch"))
-    batcher.refuse(ClientClosed("closed"))
+    batcher._refuse(ClientClosed("closed"))
     with pytest.raises(ValueError, match="of its batch"):
         futures[0].result(0)
     errors = [futures[at].exception(0) for at in (1, 3)]
     assert [str(error) for error in errors] == ["closed"] * 2 and errors[0] is not errors[1]
-    assert futures[2].cancelled() and batcher.handed_count == 0
+    assert futures[2].cancelled() and batcher._handed_count == 0
 
 
 class Leaving(SendHook):

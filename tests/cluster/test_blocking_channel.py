@@ -230,10 +230,11 @@ def test_the_wait_for_an_answer_begins_when_the_request_is_written(
     def take_slowly() -> None:
         found: list[Command] = []
         while not found:
-            played.now_s += 5  # much less between two writes than is waited
-            if played.now_s > 5 * (count - 1):  # All is written: let it wait for the answer.
-                time.sleep(0.1)
-            found = decoder.feed(server.connection.recv(piece_bytes))
+            piece = server.connection.recv(piece_bytes)
+            # Much less between two writes than is waited, however small the pieces are.
+            played.now_s += 5 * len(piece) / piece_bytes
+            found = decoder.feed(piece)
+        time.sleep(0.1)  # All is written: let it wait for the answer.
         server.connection.sendall(server.answer(found[0]))
 
     thread = threading.Thread(target=take_slowly, daemon=True)

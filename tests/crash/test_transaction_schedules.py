@@ -400,10 +400,13 @@ def test_the_first_decision_wins_whatever_happens(
         shutil.rmtree(home)
 
 
-@pytest.mark.parametrize("number", [917267881])
+@pytest.mark.parametrize(("number", "runs"), [(917267881, False), (1405163777, True)])
 def test_schedules_that_have_failed(
-    memory_path: Path, number: int, caplog: pytest.LogCaptureFixture
+    memory_path: Path, number: int, caplog: pytest.LogCaptureFixture, *, runs: bool
 ) -> None:
-    """A commit is in the log of a full disk, but is not found yet: the next one was done, too."""
+    """A commit is in the log of a full disk, but is not found yet: the next one was done, too.
+
+    So was what an administrator asked for: to check a transaction again that had been discarded.
+    """
     caplog.set_level(logging.CRITICAL)
-    play(memory_path, number, runs=False)
+    play(memory_path, number, runs=runs)

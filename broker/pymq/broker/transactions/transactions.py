@@ -226,6 +226,8 @@ class Transactions:
             if self.table.current(half.queue_offset, own) is not None:  # resumed meanwhile
                 self.end(half, commit=commit, ended=ended)
                 return
+            if own in self._ended:
+                is_undecided = False
             if is_undecided is None:
                 ended(ResponseCode.SYSTEM_BUSY, UNKNOWN)
                 return
@@ -331,7 +333,7 @@ class Transactions:
             else:
                 self.copy(offset, copy, lambda *outcome: resumed(*_answer(*outcome)))
             return
-        if own is None:
+        if own is None or own in self._ended:  # see _end_closed
             resumed(ResponseCode.SYSTEM_ERROR, ENDED_BEFORE)
             return
 
@@ -339,6 +341,8 @@ class Transactions:
             if self.table.current(known_offset, own) is not None:  # somebody else has resumed it
                 self.resume(half, resumed)
                 return
+            if own in self._ended:
+                is_undecided = False
             if not is_undecided:
                 remark = UNKNOWN if is_undecided is None else ENDED_BEFORE
                 resumed(ResponseCode.SYSTEM_ERROR, remark)

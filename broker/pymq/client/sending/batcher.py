@@ -113,9 +113,9 @@ class Batcher:
         for found in self._gathered.values():
             self._fail(found.take(), error)
         if self._feeder is not None:
-            self._feeder.refuse(error)
+            self._feeder._refuse(error)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Fail everything that has no answer. Call it again if the program raises SystemExit."""
         error = ClientClosed("the client's thread ended before it was answered", sent=True)
         while self._sent:
@@ -132,9 +132,9 @@ class Batcher:
         self._feeder = feeder
 
     @property
-    def handed_count(self) -> int:
+    def _handed_count(self) -> int:
         """Messages that threads have handed over and that are not taken yet."""
-        return 0 if self._feeder is None else self._feeder.handed_count
+        return 0 if self._feeder is None else self._feeder._handed_count
 
     @property
     def unanswered_count(self) -> int:
@@ -195,7 +195,7 @@ class Batcher:
     async def flush(self) -> None:
         """Send what was gathered, and wait until no message is without an answer."""
         if self._feeder is not None:
-            await self._feeder.take_all()
+            await self._feeder._take_all()
         while self._window.count:
             for key in list(self._gathered):
                 self._go(key)
@@ -384,15 +384,15 @@ class Batcher:
         try:
             run.answer(done.result())
         finally:
-            self._end(run)
+            self._end_run(run)
 
     def _fail(self, run: Run, error: BaseException) -> None:
         try:
             run.fail(error)
         finally:
-            self._end(run)
+            self._end_run(run)
 
-    def _end(self, run: Run) -> None:
+    def _end_run(self, run: Run) -> None:
         """Make room. Together: a callback of each future would cost as much as sending it."""
         self._sent.discard(run)
         self._window.end(run.size_bytes, len(run))

@@ -20,13 +20,13 @@ class Feeder(Protocol):
     """What has messages of threads and hands them over, in the event loop."""
 
     @property
-    def handed_count(self) -> int:
+    def _handed_count(self) -> int:
         """Messages that it has."""
 
-    async def take_all(self) -> None:
+    async def _take_all(self) -> None:
         """Hand over everything that it has now."""
 
-    def refuse(self, error: PymqError) -> None:
+    def _refuse(self, error: PymqError) -> None:
         """Fail everything that it has, each with an error like this one."""
 
 

@@ -33,10 +33,10 @@ class Gatherer(Protocol):
         """Fail what was gathered and not sent: the producer is closed."""
 
     @property
-    def handed_count(self) -> int:
+    def _handed_count(self) -> int:
         """Messages that threads have handed over and that it has not taken yet."""
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Fail everything that has no answer: the event loop ends, and none will come."""
 
 
@@ -128,7 +128,7 @@ class ProducerParts:
                     await window.wait_idle()
         except TimeoutError:
             gathered = sum(one.count for one in window.gathered)
-            gathered += sum(one.handed_count for one in list(self.batchers))
+            gathered += sum(one._handed_count for one in list(self.batchers))
             also = f"; {gathered} messages of its Batcher had no receipt" if gathered else ""
             _log.warning("%d sends were unanswered when the producer closed%s", window.count, also)
 

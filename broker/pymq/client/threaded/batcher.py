@@ -97,7 +97,7 @@ class Batcher:
         self._face._call(self._close(self._client))
 
     async def _close(self, client: _batcher.Batcher) -> None:
-        await self.take_all()
+        await self._take_all()
         await client.close()
 
     @property
@@ -106,7 +106,7 @@ class Batcher:
         return self._client.unanswered_count + len(self._handed)
 
     @property
-    def handed_count(self) -> int:
+    def _handed_count(self) -> int:
         """Messages that were handed over and that the loop has not taken yet."""
         return len(self._handed)
 
@@ -165,7 +165,7 @@ class Batcher:
         try:
             self._face._soon(self._take)
         except PymqError as error:
-            self.refuse(error)
+            self._refuse(error)
             raise
         except BaseException:  # of a signal's handler
             self._is_awaited = False  # Who comes next wakes the loop, if this does not.
@@ -231,7 +231,7 @@ class Batcher:
             self._handed.extendleft(reversed(some[at - 1 :]))
             raise
 
-    async def take_all(self) -> None:
+    async def _take_all(self) -> None:
         """Wait until the batcher has everything that was handed over before. In the loop."""
         until_count = self._taken_count + len(self._handed)
         if self._handed:
@@ -239,7 +239,7 @@ class Batcher:
         while self._handed and self._taken_count < until_count:
             await asyncio.sleep(0)
 
-    def refuse(self, error: PymqError) -> None:
+    def _refuse(self, error: PymqError) -> None:
         """Fail what is handed over, each with an error like this one. In any thread."""
         # First: who looks at it after that wakes the loop himself, what was handed over before that
         # is refused here.

@@ -56,7 +56,7 @@ class Producer(Threaded[_producer.Producer]):
 
     def _thread_ended(self, client: _Asyncio) -> None:
         for batcher in list(client._parts.batchers):
-            batcher.end()
+            batcher._end()
 
     def __enter__(self) -> Self:
         return self.start()
