@@ -11,7 +11,7 @@ from dataclasses import dataclass
 #: believed in any case.
 LOOK_FIRST_S = 0.2
 WAIT_SHARE = 0.25
-#: One that has refused nothing for so long begins anew.
+#: After this long without a refusal, the count starts from zero.
 OVER_S = 30.0
 
 
@@ -47,5 +47,5 @@ class RefusingMasters:
         return True
 
     def changed(self) -> None:
-        """There is another master: whoever refuses from now on begins anew."""
+        """There is another master: forget all refusals so far."""
         self._refusals.clear()
