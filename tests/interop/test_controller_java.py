@@ -98,7 +98,7 @@ def controllers(kind: str, folder: Path) -> Iterator[tuple[list[PymqController],
         yield made, stack
 
 
-@pytest.mark.by_turns(of="controller", turn="test_a_master_dies")
+@pytest.mark.by_turns(of="kills beside Java", turn="controller")
 @pytest.mark.parametrize(("kind",), some([("file",), ("etcd",)], ("etcd",)))
 def test_a_master_dies(
     kind: str,
@@ -243,7 +243,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.by_turns(of="controller")
+@pytest.mark.by_turns(of="pairs")
 def test_mqadmin_says_the_same_of_both(
     tmp_path: Path, java_client: Callable[[str], JavaClient]
 ) -> None:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.interop
 EVENT_COUNT = 7
 
 
+@pytest.mark.by_turns(of="kills beside Java", turn="failover")
 @pytest.mark.by_turns("part", "flush", "steering")
 @pytest.mark.parametrize(
     ("part", "flush", "steering"), [(0, "ASYNC_FLUSH", "java"), (1, "SYNC_FLUSH", "file")]

@@ -121,7 +121,7 @@ def log(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in paths if path.stat().st_size == SEGMENT_BYTES)
 
 
-@pytest.mark.by_turns(of="pairs", turn="failover")
+@pytest.mark.by_turns(of="kills beside Java", turn="mixed")
 @pytest.mark.parametrize(
     ("controlled_by", "first", "second"),
     some(

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.interop
 KILLS: Final = 5
 
 
+@pytest.mark.by_turns(of="kills beside Java", turn="a broker")
 @pytest.mark.by_turns("flush")
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_eight_java_producers_and_five_kills(tmp_path: Path, seed: int, flush: str) -> None:
