@@ -24,10 +24,3 @@ class Clock:
     def age_ms(self, machine_ms: int) -> int:
         """Return how old something is that was stamped at a time of the machine's clock."""
         return self.wall_ms() - self.at(machine_ms)
-
-    def passed_ms(self, machine_ms: int) -> int:
-        """Return how long ago a time of the machine's clock is, however far ahead ``wall_ms`` is.
-
-        For how long somebody has waited already.
-        """
-        return self.wall_ms() - machine_ms

@@ -85,7 +85,7 @@ SURFACE = {
         *("read_queues", "write_queues", "bounds", "offset_by_time"),
         *("committed_offset", "commit_offset", "pull", "pull_range", "send", "send_batch"),
     },
-    "Clock": {"wall_ms", "monotonic_s", "at", "age_ms", "passed_ms"},
+    "Clock": {"wall_ms", "monotonic_s", "at", "age_ms"},
     "ColumnBatch": {
         *("queue", "first", "next_offset", "names", "to_arrow", "to_pandas", "to_polars"),
     },

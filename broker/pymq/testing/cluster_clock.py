@@ -77,7 +77,3 @@ class ClusterClock(Clock):
         """
         after = bisect.bisect_left(self._moments_ms, machine_ms, lo=1)
         return machine_ms + self._ahead_ms[after - 1]
-
-    def passed_ms(self, machine_ms: int) -> int:
-        """Return how long ago a time of the machine is, for the machine."""
-        return super().wall_ms() - machine_ms

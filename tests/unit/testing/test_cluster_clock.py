@@ -72,4 +72,3 @@ def test_what_happened_just_before_an_advance_happened_before_it() -> None:
         after_ms = Clock().wall_ms()
         assert seen.clock.at(before_ms) == before_ms + number * 70_000
         assert seen.clock.at(after_ms) == after_ms + (number + 1) * 70_000
-        assert 0 <= seen.clock.passed_ms(before_ms) < 70_000, "nobody has waited that long"
