@@ -2,9 +2,11 @@
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.administration import admin_of
+from tests.cluster.replicated import Pair, pair_of
 from tests.cluster.running import PATIENT
 from tests.cluster.scenarios import QUEUE_COUNT, TIMEOUT_S
 
@@ -38,6 +40,12 @@ def group() -> Iterator[Cluster]:
     with Cluster(replicas=2, replication=PATIENT) as running:
         running.wait_in_sync()
         yield running
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with pair_of(tmp_path) as one:
+        yield one
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.test_replication import Pair, ask, eventually, pair_of, send
+from tests.cluster.replicated import Pair, ask, eventually, pair_of, send
 
 from pymq.broker.replication_config import ReplicationConfig
 from pymq.errors import ConfigurationError

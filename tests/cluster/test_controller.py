@@ -1,83 +1,28 @@
 """The controller behind real sockets: brokers come, go, fall silent and ask."""
 
 import asyncio
-import functools
 import json
 import logging
-import os
-import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
-from tests.cluster.etcd_members import EtcdCluster
-from tests.interop.controllers import PymqController, eventually, leader_of
+from tests.cluster.controllers import DEADLINE_S, FAILED, awaited, group_of, running
 
-from pymq.controller import Controller, ControllerConfig, claims
-from pymq.controller.liveness import BEAT_COUNT, TURN_COUNT
+from pymq.controller import ControllerConfig
+from pymq.controller.liveness import BEAT_COUNT
 from pymq.errors import ConfigurationError, refusal
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.controller import (
     CleanBrokerDataRequest,
     ControllerMetadataResponse,
     ElectMasterResponse,
-    NextBrokerIdRequest,
     RegisterReplicaResponse,
     ReplicaTable,
     SyncStateSet,
 )
 from pymq.settings import parse_properties
-
-DEADLINE_S = 60.0
-FAILED = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
-INVALID_ID = ResponseCode.CONTROLLER_BROKER_ID_INVALID
-
-
-def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: object, **fixtures: object) -> None:
-        asyncio.run(test(*arguments, **fixtures))
-
-    return run
-
-
-@asynccontextmanager
-async def running(folder: Path, **settings: Any) -> AsyncIterator[Controller]:
-    config = {"store": f"file:{folder}", "listen_port": 0, "scan_interval_ms": 50, **settings}
-    controller = Controller(ControllerConfig(**config))
-    try:
-        await controller.start()
-        yield controller
-    finally:
-        await controller.close()
-
-
-@asynccontextmanager
-async def group_of(
-    controller: Controller, *settings: dict[str, Any]
-) -> AsyncIterator[list[ControlledBroker]]:
-    """A group whose brokers are in sync; the first one is master of epoch 1."""
-    brokers = [ControlledBroker(controller.address, **one) for one in settings or ({}, {})]
-    try:
-        for broker in brokers:
-            await broker.__aenter__()
-            await broker.join()
-            broker.begin_to_beat()
-        assert (await brokers[0].elect()).code == 0
-        answer = await brokers[0].alter(*(broker.id for broker in brokers))
-        assert answer.code == 0, answer.remark
-        yield brokers
-    finally:
-        for broker in brokers:
-            await broker.close()
-
-
-# -------------------------------------------------------------------------------- a group begins
 
 
 @awaited
@@ -135,9 +80,6 @@ async def test_a_set_that_is_refused_again_and_again_is_said_once(
             caplog.clear()
             in_sync = (await one.state())[1].broker_ids
             assert (await one.alter(*({1} if 2 in in_sync else {1, 2}))).code == 0
-
-
-# ------------------------------------------------------------------------------- a master is gone
 
 
 @awaited
@@ -239,166 +181,6 @@ async def test_designated_by_an_administrator(tmp_path: Path) -> None:
 
 
 @awaited
-async def test_two_brokers_of_one_id(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with (
-        running(tmp_path) as controller,
-        group_of(controller) as (one, two),
-        ControlledBroker(controller.address) as copy,
-    ):
-        copy.id = one.id
-        answer = await copy.register()
-        assert answer.code == INVALID_ID
-        assert "brokerIdentity" in (answer.remark or "")
-        copy.begin_to_beat()
-        await copy.wait_beats(4)
-        copy.is_silent = True
-        said = [line for line in caplog.messages if "do not count" in line]
-        assert len(said) == 1 and copy.address in said[0] and one.address in said[0]
-        # The next term of the id is not for the copy.
-        for answer in (await copy.ask_who_is_master(), await copy.elect()):
-            assert answer.code == INVALID_ID
-            assert one.address in (answer.remark or "") and copy.address in (answer.remark or "")
-        await one.state()
-        await one.close()
-        await two.wait_master(2, 2)
-        assert (await copy.register()).code == 0  # the broker has moved there
-        copy.beat()
-        await copy.state()
-
-
-@awaited
-async def test_two_brokers_of_one_id_and_one_address_are_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with (
-        running(tmp_path) as controller,
-        group_of(controller) as (one, _),
-        ControlledBroker(controller.address) as copy,
-    ):
-        one.is_silent = True
-        copy.id = one.id
-        copy.beat_address = one.address
-        for _ in range(2 * TURN_COUNT):
-            for broker in (one, copy):
-                broker.beat()
-                await broker.wait_heard()
-        said = [text for text in caplog.messages if "brokerIP1" in text]
-        assert len(said) == 1 and one.address in said[0]
-
-
-@awaited
-async def test_a_broker_that_has_lost_its_id_is_told(tmp_path: Path) -> None:
-    """It stood still, and another one has its id when it goes on."""
-    async with (
-        running(tmp_path, heartbeat_timeout_ms=300) as controller,
-        group_of(controller, {"silence_ms": 300}, {}) as (one, two),
-        ControlledBroker(controller.address) as moved,
-    ):
-        moved.id = one.id
-        await one.wait_beats(BEAT_COUNT + 1)
-        one.is_silent = True
-        async with asyncio.timeout(DEADLINE_S):
-            while (await moved.register()).code == INVALID_ID:
-                await asyncio.sleep(0.05)
-        moved.begin_to_beat()
-        await moved.wait_heard()
-        for _ in range(2):
-            answer = await one.ask_who_is_master()
-            assert answer.code == INVALID_ID and moved.address in (answer.remark or "")
-            assert (await one.register()).code == INVALID_ID
-            one.beat()
-
-
-@awaited
-async def test_a_broker_that_has_lost_its_id_gets_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is no copy, however long the other one is alive; perhaps the other one is."""
-    monkeypatch.setattr(claims, "OVERLAP_S", 0.1)
-    async with (
-        running(tmp_path, heartbeat_timeout_ms=300) as controller,
-        group_of(controller, {"silence_ms": 300}, {}) as (one, two),
-        ControlledBroker(controller.address) as copy,
-    ):
-        copy.id = one.id
-        await one.wait_beats(BEAT_COUNT + 1)
-        one.is_silent = True
-        async with asyncio.timeout(DEADLINE_S):
-            while (await copy.register()).code == INVALID_ID:
-                await asyncio.sleep(0.05)
-        copy.begin_to_beat()
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + 0.3
-        while loop.time() < until_s:
-            answer = await one.register()
-            assert answer.code == INVALID_ID and claims.COPY_OF not in (answer.fields or {})
-            await asyncio.sleep(0.02)
-        await copy.close()
-        await two.wait_master(2, 2)
-        assert (await one.register()).code == 0
-
-
-@awaited
-async def test_each_refusal_of_an_id_is_said_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with running(tmp_path) as controller, group_of(controller) as (one, _):
-        for turn in range(2):
-            async with ControlledBroker(controller.address) as copy:
-                copy.id = one.id
-                for _ in range(3):
-                    assert (await copy.register()).code == INVALID_ID
-                said = [
-                    record
-                    for record in caplog.records
-                    if record.levelname == "WARNING" and "is in use at" in record.getMessage()
-                ]
-                assert len(said) == turn + 1
-
-
-@awaited
-async def test_a_copy_does_not_take_the_place_of_its_original(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It lacks what was written since; and the original may only stand still."""
-    monkeypatch.setattr(claims, "OVERLAP_S", 0.1)
-    async with (
-        running(tmp_path) as controller,
-        group_of(controller) as (one, two),
-        ControlledBroker(controller.address) as copy,
-    ):
-        copy.id = one.id
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + 0.3
-        while loop.time() < until_s:
-            assert (await copy.register()).code == INVALID_ID
-            await asyncio.sleep(0.02)
-        await one.close()
-        await two.wait_master(2, 2)
-        answer = await copy.register()
-        assert answer.code == INVALID_ID and "by itself" in (answer.remark or "")
-        assert (answer.fields or {})[claims.COPY_OF] == one.address
-        # Started again, by somebody who knows, it does.
-        async with ControlledBroker(controller.address) as again:
-            again.id = one.id
-            assert (await again.register()).code == 0
-
-
-@awaited
-async def test_a_controller_that_starts_gives_no_copy_the_id(tmp_path: Path) -> None:
-    """It has not heard of the original yet, which does not register again."""
-    async with running(tmp_path) as controller, group_of(controller) as (_, two):
-        await controller.close()
-        async with (
-            running(tmp_path, patience_ms=600_000) as controller,
-            ControlledBroker(controller.address) as copy,
-        ):
-            copy.id = two.id
-            answer = await copy.register()
-            assert answer.code == INVALID_ID and "pymqStartPatience" in (answer.remark or "")
-
-
-@awaited
 async def test_a_master_that_registers_again_has_a_new_term(tmp_path: Path) -> None:
     """It is a new process, which may have lost the end of its log: another one may go further."""
     async with running(tmp_path) as controller, group_of(controller) as (one, two):
@@ -408,196 +190,6 @@ async def test_a_master_that_registers_again_has_a_new_term(tmp_path: Path) -> N
         assert RegisterReplicaResponse.from_fields(answer.fields).master_broker_id is None
         await one.wait_master(2, 3)
         await one.wait_told(3)
-
-
-# ---------------------------------------------------------------------- the controller starts again
-
-
-@awaited
-async def test_a_controller_that_starts_waits_for_the_master(tmp_path: Path) -> None:
-    """It has heard of nobody: that the master is gone it cannot say."""
-    async with running(tmp_path) as controller, group_of(controller) as brokers:
-        await controller.close()
-        ports = [int(one.address.rpartition(":")[2]) for one in brokers]
-    async with (
-        running(tmp_path, patience_ms=600_000) as controller,
-        ControlledBroker(controller.address, port=ports[0]) as one,
-        ControlledBroker(controller.address, port=ports[1]) as two,
-    ):
-        one.id, two.id = 1, 2
-        answer = await two.register()
-        assert RegisterReplicaResponse.from_fields(answer.fields).master_broker_id == 1
-        two.begin_to_beat()
-        answer = await two.elect()
-        assert answer.code == FAILED and "pymqStartPatience" in (answer.remark or "")
-        await two.wait_told(1)
-        one.begin_to_beat()
-        await one.wait_beats(2)
-        assert (await two.elect()).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
-        await one.close()
-        await two.wait_master(2, 2)
-
-
-@awaited
-async def test_its_patience_ends(tmp_path: Path) -> None:
-    async with running(tmp_path) as controller, group_of(controller):
-        await controller.close()
-    async with (
-        running(tmp_path, patience_ms=0) as controller,
-        ControlledBroker(controller.address) as two,
-    ):
-        two.id = 2
-        assert (await two.register()).code == 0
-        two.begin_to_beat()
-        await two.wait_master(2, 2)
-
-
-@awaited
-async def test_a_controller_that_ends_replaces_nobody(tmp_path: Path) -> None:
-    async with running(tmp_path) as controller, group_of(controller) as (one, two):
-        await controller.close()
-    groups = json.loads((tmp_path / "groups.json").read_text())
-    assert (groups[NAME]["master"], groups[NAME]["masterEpoch"]) == (one.id, 1)
-    assert two.id in groups[NAME]["inSync"]["syncStateSet"]
-
-
-@awaited
-async def test_an_old_copy_of_the_store_elects_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The brokers know better, and so an administrator has to say who is master."""
-    async with running(tmp_path, patience_ms=0) as controller, group_of(controller) as (one, two):
-        two.epoch, two.end = 7, 1000
-        two.beat()
-        one.epoch, one.end = 6, 5000
-        one.beat()
-        answer = await two.elect()
-        assert answer.code == FAILED and "old copy" in (answer.remark or "")
-        await one.close()
-        await two.wait_master(None, 2)
-        assert "electMaster" in caplog.text
-        assert (await two.elect(designated=2)).code == 0
-        await two.wait_master(2, 8)
-
-
-# --------------------------------------------------------------------------------- several of them
-
-
-@awaited
-async def test_an_old_copy_is_said_also_while_its_master_is_alive(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The master of the copy is a slave by now, and lives: nothing is lacking, by the copy."""
-    async with running(tmp_path) as controller, group_of(controller) as (one, two):
-
-        def said() -> list[str]:
-            return [line for line in caplog.messages if "restored from an old copy" in line]
-
-        await two.wait_told(1)
-        assert not said()
-        two.epoch, two.end = 7, 1000
-        two.beat()
-        async with asyncio.timeout(DEADLINE_S):
-            while not said():
-                await asyncio.sleep(0.01)
-        assert "broker 2 has epoch 7" in said()[0] and "electMaster" in said()[0]
-        await asyncio.sleep(0.2)  # several reviews
-        assert len(said()) == 1
-        await one.wait_master(1, 1)
-        assert (await one.elect(designated=2)).code == 0
-        await one.wait_master(2, 8)
-
-
-@awaited
-async def test_controllers_follow_one_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two with one etcd. The second one leads when the first is gone, and replaces nobody."""
-    monkeypatch.setattr("pymq.controller.stores.etcd_gateway.TIMEOUT_S", DEADLINE_S)
-    with EtcdCluster(tmp_path) as etcd:
-        # The first one gives its lease up; until then it must not lose it.
-        settings = {"store": etcd.store, "etcd_lease_s": 30}
-        async with (
-            running(tmp_path, **settings) as first,
-            running(tmp_path, **settings) as second,
-            ControlledBroker(first.address, second.address) as one,
-            ControlledBroker(second.address, first.address) as two,
-        ):
-            two.is_second_asked = True
-            for broker in (one, two):
-                await broker.join()
-                broker.begin_to_beat()
-            assert (await one.elect()).code == 0
-            assert (await one.alter(1, 2)).code == 0
-            two.is_second_asked = False
-            answer = await two.ask(RequestCode.CONTROLLER_GET_METADATA_INFO)
-            metadata = ControllerMetadataResponse.from_fields(answer.fields)
-            assert metadata.leader_address == first.address and not metadata.is_leader
-            body = json.dumps([NAME]).encode()
-            answer = await two.ask(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body)
-            assert answer.code == ResponseCode.CONTROLLER_NOT_LEADER
-            await first.close()
-            await wait_leads(second)
-            found, in_sync = await two.state()
-            assert (found.master_broker_id, found.master_epoch) == (1, 1)
-            assert in_sync.broker_ids == {1, 2}
-            await one.close()
-            await two.wait_master(2, 2)
-            await two.wait_told(2)
-
-
-@awaited
-async def test_a_controller_freezes(tmp_path: Path) -> None:
-    """The other one leads. Awake again, it neither leads nor replaces anybody."""
-    # Longer than who leads may be held up by others, and the brokers, which beat from here.
-    settings = {"pymqEtcdLeaseSeconds": "5", "pymqHeartbeatTimeout": "60000"}
-    with ExitStack() as stack:
-        etcd = stack.enter_context(EtcdCluster(tmp_path / "etcd"))
-        first = stack.enter_context(PymqController(tmp_path, etcd.store, **settings))
-        eventually(lambda: leader_of(first.address) == first.address, "the first one leads")
-        second = stack.enter_context(PymqController(tmp_path, etcd.store, **settings))
-        async with (
-            ControlledBroker(first.address, second.address) as one,
-            ControlledBroker(first.address, second.address) as two,
-        ):
-            for broker in (one, two):
-                await broker.join()
-                broker.begin_to_beat()
-            assert (await one.elect()).code == 0
-            assert (await one.alter(1, 2)).code == 0
-            await one.wait_beats(2 * BEAT_COUNT)
-            os.kill(first.pid, signal.SIGSTOP)
-            try:
-                one.is_second_asked = two.is_second_asked = True
-                await wait_answer(one, 0)
-                await one.close()
-                await two.wait_master(2, 2)
-            finally:
-                os.kill(first.pid, signal.SIGCONT)
-            two.is_second_asked = False
-            await wait_answer(two, ResponseCode.CONTROLLER_NOT_LEADER)
-            two.is_second_asked = True
-            await two.wait_master(2, 2)
-
-
-async def wait_answer(broker: ControlledBroker, code: int) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    question = NextBrokerIdRequest(cluster_name=CLUSTER, broker_name=NAME)
-    while (
-        await broker.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, question)
-    ).code != code:
-        assert asyncio.get_running_loop().time() < deadline, f"nobody answers {code}"
-        await asyncio.sleep(0.05)
-
-
-async def wait_leads(controller: Controller) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not controller.store.is_leader:
-        assert asyncio.get_running_loop().time() < deadline, "it leads"
-        await asyncio.sleep(0.01)
-
-
-# ---------------------------------------------------------------------------------- administrators
 
 
 @awaited
@@ -623,7 +215,7 @@ async def test_what_administrators_see_and_clean(tmp_path: Path) -> None:
 
         while any(one.is_alive for one in (await table()).groups[NAME].not_in_sync):
             await asyncio.sleep(0.01)
-        (name, group), = (await table()).groups.items()
+        ((name, group),) = (await table()).groups.items()
         assert name == NAME and group.master_address == one.address
         assert [(found.broker_id, found.is_alive) for found in group.in_sync] == [
             (1, True), (2, True),
@@ -664,13 +256,8 @@ async def test_settings(tmp_path: Path) -> None:
         assert properties["enableElectUncleanMaster"] == "true"
 
 
-# ------------------------------------------------------------------------------------- bad input
-
-
 @awaited
-async def test_bad_requests_are_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_bad_requests_are_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     async with running(tmp_path) as controller, group_of(controller) as (one, _):
         for code in (*range(1001, 1014), RequestCode.BROKER_HEARTBEAT):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
+from tests.cluster.controllers import DEADLINE_S, INVALID_ID, awaited, running
 from tests.cluster.running import PATIENT
-from tests.cluster.test_controller import DEADLINE_S, INVALID_ID, awaited, running
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig

@@ -5,13 +5,14 @@ import functools
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.controllers import awaited
 from tests.cluster.etcd_members import EtcdCluster
 
 from pymq.controller.config import ControllerConfig
@@ -28,16 +29,6 @@ LEASE_S = 30
 #: For tests that wait for its end.
 SHORT_LEASE_S = 5
 NOT_LEADER = ResponseCode.CONTROLLER_NOT_LEADER
-
-
-def awaited(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: object, **fixtures: object) -> None:
-        asyncio.run(test(*arguments, **fixtures))
-
-    return run
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.test_replication import DEADLINE_S, SEGMENT_BYTES, eventually, pair_of
+from tests.cluster.replicated import DEADLINE_S, SEGMENT_BYTES, eventually, pair_of
 
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue

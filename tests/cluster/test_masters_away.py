@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.cluster import running
+from tests.cluster.replicated import Pair, eventually, pair_of
 from tests.cluster.test_acting_master import ACTING, LATE
-from tests.cluster.test_replication import Pair, eventually, pair_of
 
 from pymq import blocking
 from pymq.client import operations

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.administration import admin_of
+from tests.cluster.replicated import ask, eventually, pair_of, send
 from tests.cluster.running import run
 from tests.cluster.test_acting_master import QUEUE, commit_at, offset_at
-from tests.cluster.test_replication import ask, eventually, pair_of, send
 
 from pymq.broker.ha.offset_sync import OffsetSync
 from pymq.broker.replication_config import Role

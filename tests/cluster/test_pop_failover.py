@@ -4,11 +4,11 @@ import asyncio
 
 from tests.cluster.broker_peer import connect_to, create_topic
 from tests.cluster.pops import LONG_MS, PoppedMessage
+from tests.cluster.replicated import eventually
 from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 from tests.cluster.test_acting_master import offset_at
 from tests.cluster.test_broker_pops_in_order import OrderConsumer, bodies
-from tests.cluster.test_replication import eventually
 
 from pymq.protocol.codes import ResponseCode
 from pymq.testing import Cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.test_replication import Pair, ask, eventually, own_port, pair_of
+from tests.cluster.replicated import Pair, ask, eventually, own_port, pair_of
 
 from pymq import ReceivedMessage, SimpleConsumer, TransactionStatus, blocking
 from pymq.broker.replication_config import ReplicationConfig

@@ -1,210 +1,30 @@
 """A master and its slave, over real sockets: the same log, the same tables, whatever happens."""
 
-import dataclasses
 import json
 import random
-import shutil
-import socket
-import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.administration import admin_of
-from tests.interop.peers import free_port
+from tests.cluster.replicated import (
+    SEGMENT_BYTES,
+    Pair,
+    ask,
+    bodies_at,
+    eventually,
+    pair_of,
+    plain_send,
+    send,
+)
 
-from pymq.broker.replication_config import Role
-from pymq.client.operations import SendStatus
-from pymq.client.sockets.blocking_client import BlockingClient
-from pymq.errors import BrokerError
-from pymq.net.blocking import BlockingChannel
-from pymq.protocol.addresses import split_address
-from pymq.protocol.bodies import DelayOffsetTable, GroupConfig, MessageQueue
-from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
+from pymq.protocol.bodies import GroupConfig
+from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.message import Message
-from pymq.protocol.record import decode_records
-from pymq.protocol.replication_secret import Refusal, encode_refusal
 from pymq.store import StoreConfig
 from pymq.store.inspection import check_store
-from pymq.store.timer.timer_checkpoint import TimerCheckpoint
 from pymq.testing import Cluster
-
-DEADLINE_S = 60.0
-#: What a busy machine takes long for is not to be asked for twice.
-TIMEOUT_S = 30.0
-#: Answers to pulls of a slave that has nothing, perhaps not yet.
-NOTHING = (
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.TOPIC_NOT_EXIST,
-)
-SEGMENT_BYTES = 1 << 20
-
-
-def eventually(condition: Callable[[], bool], what: str = "") -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what or condition
-        time.sleep(0.02)
-
-
-class Pair:
-    """A master and a slave, which can be stopped and started."""
-
-    def __init__(
-        self,
-        root: Path,
-        stack: ExitStack,
-        *,
-        replication: dict[str, Any] | None = None,
-        slave_replication: dict[str, Any] | None = None,
-        slave_read: bool = True,
-        broker: dict[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
-        self.roots = {"master": root / "master", "slave": root / "slave"}
-        store = {"segment_bytes": SEGMENT_BYTES, **settings.pop("store_settings", {})}
-        common: dict[str, Any] = {"store_settings": store, **settings}
-        # A disk that is slow for a moment is no reason to refuse messages.
-        broker = {"page_cache_busy_ms": 60_000, **(broker or {})}
-        self.master = Cluster(
-            self.roots["master"], replication=replication, broker=broker | own_port(), **common
-        )
-        stack.enter_context(self.master)
-        self.slave = Cluster(
-            self.roots["slave"],
-            broker={
-                **broker,
-                **own_port(),
-                "broker_id": 1,
-                "slave_read": slave_read,
-                "name_servers": (self.master.name_server,),
-            },
-            replication={
-                "role": Role.SLAVE,
-                "metadata_interval_ms": 500,
-                **(slave_replication or {}),
-            },
-            **common,
-        )
-        stack.enter_context(self.slave)
-        self.client = stack.enter_context(
-            BlockingClient(
-                [self.master.name_server], timeout_s=TIMEOUT_S, read_deadline_s=DEADLINE_S
-            )
-        )
-        self.admin = admin_of(self.client)
-
-    def log(self, name: str, end: int) -> bytes:
-        """Return the log of one of them up to an offset."""
-        data = b""
-        while len(data) < end:
-            path = self.roots[name] / "commitlog" / f"{len(data):020d}"
-            if not path.exists():
-                return data
-            data += path.read_bytes()[: end - len(data)]
-        return data
-
-    @property
-    def end(self) -> int:
-        return int(self.admin.brokers.state(self.master.broker_address)["commitLogMaxOffset"])
-
-    def wait_equal(self) -> None:
-        """Wait until the slave has the log of the master."""
-        end = self.end
-        eventually(lambda: self.slave_end() >= end, f"the slave is at {self.slave_end()} of {end}")
-        assert self.log("slave", end) == self.log("master", end)
-
-    def wait_told(self) -> None:
-        """Wait until the slave knows what of delayed messages and timers its master delivered."""
-        timers = progress_at(self.master)[1]
-
-        def is_told() -> bool:
-            found = progress_at(self.slave)
-            return found[0] == progress_at(self.master)[0] and found[1] >= timers
-
-        eventually(is_told, f"{progress_at(self.slave)} of {progress_at(self.master)}")
-
-    def slave_end(self) -> int:
-        return int(self.admin.brokers.state(self.slave.broker_address)["commitLogMaxOffset"])
-
-    def ask_pull(self, topic: str, queue_id: int, offset: int) -> Command:
-        """Return the slave's answer to a pull."""
-        fields = {
-            "consumerGroup": "reader",
-            "topic": topic,
-            "queueId": str(queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": "32",
-            "sysFlag": str(int(PullFlag.SUBSCRIPTION)),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subVersion": "0",
-            "subscription": "*",
-        }
-        return self.ask(RequestCode.PULL_MESSAGE, fields)
-
-    def pull(self, topic: str, queue_id: int, offset: int) -> list[bytes]:
-        """Return the bodies of messages that the slave serves."""
-        answer = self.ask_pull(topic, queue_id, offset)
-        if answer.code in NOTHING:
-            return []
-        assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
-        return [record.body for record in decode_records(answer.body)]
-
-    def admin_json(self, code: int) -> Any:
-        """Return what the master answers to a request without fields."""
-        answer = ask(self.master.broker_address, Command(code))
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        return json.loads(bytes(answer.body))
-
-    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
-        """Return what the slave answers."""
-        return ask(self.slave.broker_address, Command(code, fields, body))
-
-
-def ask(address: str, command: Command, timeout_s: float = TIMEOUT_S) -> Command:
-    channel = BlockingChannel.connect(*split_address(address), timeout_s=TIMEOUT_S)
-    try:
-        return channel.request(command, timeout_s=timeout_s)
-    finally:
-        channel.close()
-
-
-def progress_at(cluster: Cluster) -> tuple[DelayOffsetTable, int]:
-    """Return how far a broker knows delayed messages to be delivered, and, in ms, timers."""
-    delays = ask(cluster.broker_address, Command(RequestCode.GET_ALL_DELAY_OFFSET))
-    timers = ask(cluster.broker_address, Command(RequestCode.GET_TIMER_CHECK_POINT))
-    checkpoint = TimerCheckpoint.decode(bytes(timers.body))
-    table = dataclasses.replace(DelayOffsetTable.decode(delays.body), version=None)
-    return table, 0 if checkpoint is None else checkpoint.read_ms
-
-
-def own_port() -> dict[str, int]:
-    """Return a port that nobody else takes while its broker is stopped, nor those beside it."""
-    return {"listen_port": free_port(-2, 0, 1)}
-
-
-@contextmanager
-def pair_of(root: Path, **settings: Any) -> Iterator[Pair]:
-    with ExitStack() as stack:
-        yield Pair(root, stack, **settings)
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with pair_of(tmp_path) as one:
-        yield one
-
-
-def send(pair: Pair, bodies: list[bytes], topic: str = "T") -> None:
-    for body in bodies:
-        pair.client.send(Message(topic=topic, body=body))
 
 
 def test_a_slave_serves_what_was_sent_to_its_master(pair: Pair) -> None:
@@ -288,133 +108,6 @@ def test_a_slave_that_comes_late_gets_everything(tmp_path: Path, seed: int) -> N
         pair.wait_equal()
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_a_master_knows_how_far_its_slave_is(tmp_path: Path, flush: str) -> None:
-    with pair_of(tmp_path, flush=flush) as pair:
-        send(pair, [b"%d" % n for n in range(10)])
-        eventually(lambda: confirmed(pair) == pair.end)
-
-
-def confirmed(pair: Pair) -> int:
-    slaves = slaves_of(pair)
-    assert len(slaves) <= 1
-    return int(slaves[0]["slaveAckOffset"]) if slaves else -1
-
-
-def slaves_of(pair: Pair) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pair.admin_json(RequestCode.GET_BROKER_HA_STATUS)[
-        "haConnectionInfo"
-    ]
-    return found
-
-
-def test_a_synchronous_master_waits_for_its_slave(tmp_path: Path) -> None:
-    rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 60_000}
-    with pair_of(tmp_path, replication=rules) as pair:
-        pair.admin.topics.create("T", queue_count=1)
-        eventually(lambda: status_of(pair) is SendStatus.OK)
-        for n in range(50):
-            assert status_of(pair) is SendStatus.OK
-            assert n < pair.slave_end() >= pair.end  # it is there, not on its way
-        pair.slave.stop_broker()
-        eventually(lambda: not slaves_of(pair))
-        assert status_of(pair) is SendStatus.SLAVE_NOT_AVAILABLE
-        pair.slave.start_broker()
-        eventually(lambda: status_of(pair) is SendStatus.OK)
-        pair.wait_equal()
-
-
-def status_of(pair: Pair) -> SendStatus:
-    return pair.client.send(Message(topic="T", body=b"x")).status
-
-
-def test_a_slave_that_confirms_nothing_makes_sends_late(tmp_path: Path) -> None:
-    rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 300}
-    with pair_of(tmp_path, replication=rules) as pair:
-        pair.admin.topics.create("T", queue_count=1)
-        pair.slave.stop_broker()
-        with ha_socket(pair) as peer:
-            peer.sendall(struct.pack(">q", 0))
-            eventually(lambda: status_of(pair) is SendStatus.FLUSH_SLAVE_TIMEOUT)
-        eventually(lambda: status_of(pair) is SendStatus.SLAVE_NOT_AVAILABLE)
-
-
-def test_what_is_sent_back_and_may_be_lost_with_the_master_is_not_taken(tmp_path: Path) -> None:
-    """With SUCCESS its consumer would commit beyond it, perhaps at another broker."""
-    rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 300}
-    with pair_of(tmp_path, replication=rules) as pair:
-        pair.admin.topics.create("T", queue_count=1)
-        pair.admin.groups.create("g")
-        pair.slave.stop_broker()
-
-        def send_back(level: int) -> Command:
-            fields = {"offset": "0", "group": "g", "delayLevel": str(level)}
-            command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-            return ask(pair.master.broker_address, command)
-
-        def answers(*expected: int) -> bool:
-            return tuple(send_back(level).code for level in (0, -1)) == expected
-
-        eventually(lambda: status_of(pair) is SendStatus.SLAVE_NOT_AVAILABLE)
-        # Nobody lacks it who could take over, and another try would store it twice.
-        assert answers(ResponseCode.SUCCESS, ResponseCode.SUCCESS)
-        with ha_socket(pair) as peer:
-            peer.sendall(struct.pack(">q", 0))
-            late = ResponseCode.FLUSH_SLAVE_TIMEOUT
-            eventually(lambda: status_of(pair) is SendStatus.FLUSH_SLAVE_TIMEOUT)
-            assert answers(late, late)
-            assert "slaveTimeout" in (send_back(0).remark or "")
-            # So does who is refused that, whatever the status of such a send is.
-            for delay in ("", "DELAY\x011\x02"):
-                answer = ask(pair.master.broker_address, plain_send("%RETRY%g", delay))
-                assert answer.code == ResponseCode.SYSTEM_ERROR
-                assert "may be lost with this broker" in (answer.remark or "")
-
-
-def test_a_recall_that_may_be_lost_with_the_master_is_not_done(tmp_path: Path) -> None:
-    rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 300}
-    with pair_of(tmp_path, replication=rules, broker={"recall_messages": True}) as pair:
-        pair.admin.topics.create("T", queue_count=1)
-        pair.slave.stop_broker()
-        with ha_socket(pair) as peer:
-            peer.sendall(struct.pack(">q", 0))
-            eventually(lambda: status_of(pair) is SendStatus.FLUSH_SLAVE_TIMEOUT)
-            timer = plain_send("T", "TIMER_DELAY_MS\x01600000\x02UNIQ_KEY\x01K\x02")
-            sent = ask(pair.master.broker_address, timer)
-            assert sent.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
-            handle = (sent.fields or {})["recallHandle"]
-            fields = {"topic": "T", "recallHandle": handle, "producerGroup": "pg"}
-            answer = ask(pair.master.broker_address, Command(RequestCode.RECALL_MESSAGE, fields))
-            assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT, answer
-
-
-def plain_send(topic: str, properties: str, body: bytes = b"x") -> Command:
-    request = SendRequest(
-        "pg", topic, "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False
-    )
-    fields = dataclasses.replace(request, properties=properties).to_v2()
-    return Command(RequestCode.SEND_MESSAGE_V2, fields, body)
-
-
-def test_messages_are_refused_while_too_few_follow(tmp_path: Path) -> None:
-    rules = {"role": Role.SYNC_MASTER, "in_sync_replicas_min": 2, "slave_timeout_ms": 60_000}
-    with pair_of(tmp_path, replication=rules) as pair:
-        pair.admin.topics.create("T", queue_count=1)
-        eventually(lambda: confirmed(pair) >= 0)
-        assert status_of(pair) is SendStatus.OK
-        pair.slave.stop_broker()
-        eventually(lambda: not slaves_of(pair))
-        before = pair.end
-        with pytest.raises(BrokerError, match="in-sync replicas not enough"):
-            for _ in range(100):
-                status_of(pair)
-        assert pair.end - before < 100 * 200
-        stored = pair.end
-        with pytest.raises(BrokerError, match="in-sync replicas not enough"):
-            status_of(pair)
-        assert pair.end == stored
-
-
 def test_a_slave_takes_nothing(pair: Pair) -> None:
     refused = pair.ask(RequestCode.SEND_MESSAGE_V2, {"a": "pg", "b": "T"}, b"body")
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -491,16 +184,6 @@ def send_timer(pair: Pair, body: bytes, delay_ms: int) -> None:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-def bodies_at(cluster: Cluster) -> list[bytes]:
-    with BlockingClient(cluster.name_server, timeout_s=TIMEOUT_S) as client:
-        return [
-            record.body
-            for queue, (first, end) in client.bounds(client.read_queues("T")).items()
-            for chunk in client.pull_range(queue, first, end)
-            for record in decode_records(chunk.buffer, verify=True)
-        ]
-
-
 def test_a_slave_that_becomes_the_master_delivers_what_still_waits_and_nothing_twice(
     tmp_path: Path,
 ) -> None:
@@ -526,125 +209,6 @@ def test_a_slave_that_becomes_the_master_delivers_what_still_waits_and_nothing_t
         assert sorted(bodies_at(promoted)) == sorted([*delivered, b"later", b"later, by level"])
     report = check_store(StoreConfig(root_path=pair.roots["slave"], **settings))
     assert [group for group in report.findings.groups() if group[0].name != "NOTE"] == []
-
-
-def ha_socket(pair: Pair) -> socket.socket:
-    assert pair.master._broker is not None
-    found = pair.master._broker._ha_socket
-    assert found is not None
-    return socket.create_connection(found.getsockname(), timeout=DEADLINE_S)
-
-
-@pytest.mark.parametrize("report", [1 << 40, -7])
-def test_an_impossible_report_ends_the_connection(
-    pair: Pair, report: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    send(pair, [b"1"])
-    pair.wait_equal()
-    with ha_socket(pair) as peer:
-        peer.sendall(struct.pack(">q", 0) + struct.pack(">q", report))
-        received = b""
-        while data := peer.recv(1 << 16):
-            received += data
-    eventually(lambda: "confirms the log up to" in caplog.text)
-    pair.wait_equal()
-    send(pair, [b"2"])
-    pair.wait_equal()
-
-
-def test_a_slave_with_another_store_is_told_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    small = {"segment_bytes": SEGMENT_BYTES}
-    with (
-        Cluster(tmp_path / "slave", store_settings=small) as other,
-        BlockingClient([other.name_server]) as client,
-    ):
-        for n in range(10):
-            client.send(Message(topic="mine", body=b"%d" % n))
-    with pair_of(tmp_path) as pair:
-        send(pair, [b"1"])
-
-        def said(by: str) -> str:
-            return "".join(one.getMessage() for one in caplog.records if one.name.endswith(by))
-
-        eventually(lambda: "start the other one with an empty store" in said("ha.master"))
-        eventually(lambda: "its log ends before this slave's" in said("ha.slave"))
-        assert pair.slave_end() != pair.end
-
-
-def test_a_slave_takes_no_tables_of_a_master_that_has_lost_its_disk(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its log ends before the slave's: the slave has what there is of topics and offsets, too."""
-    monkeypatch.setattr("pymq.broker.ha.slave.REFUSED_RETRY_S", 0.5)
-    caplog.set_level("DEBUG", "pymq.broker.ha.slave")
-    with pair_of(tmp_path) as pair:
-        make_tables(pair)
-        pair.master.stop_broker()
-        shutil.rmtree(pair.roots["master"])
-        pair.master.start_broker()
-        wait_refused(caplog, "its log ends before this slave's")
-        assert tables_at_slave(pair) == TABLES
-        make_topic(pair.master, "T")
-        caplog.clear()
-        wait_refused(caplog, "its log ends before this slave's")
-        assert tables_at_slave(pair) == TABLES
-
-
-#: What ``make_tables`` makes: the queues of a topic, the retries of a group, and its offset.
-TABLES = 3, 5, "4"
-
-
-def make_tables(pair: Pair) -> None:
-    """Have a topic, a group and an offset, and wait until the slave has them."""
-    pair.admin.topics.create("T", queue_count=3)
-    pair.admin.groups.create(GroupConfig(group="g", retry_max_times=5))
-    send(pair, [b"%d" % number for number in range(10)])
-    pair.client.commit_offset("g", MessageQueue("T", pair.master.broker_name, 0), 4)
-    pair.wait_equal()
-    eventually(lambda: tables_at_slave(pair) == TABLES)
-
-
-def tables_at_slave(pair: Pair) -> tuple[int | None, int | None, str | None]:
-    """Return what a slave has of what ``make_tables`` makes."""
-    topic = pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
-    group = pair.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
-    queue = {"consumerGroup": "g", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
-    offset = pair.ask(RequestCode.QUERY_CONSUMER_OFFSET, queue)
-    return (
-        None if topic.code else json.loads(bytes(topic.body))["readQueueNums"],
-        None if group.code else json.loads(bytes(group.body))["retryMaxTimes"],
-        (offset.fields or {}).get("offset"),
-    )
-
-
-def make_topic(at: Cluster, topic: str) -> None:
-    """Make a topic with one queue at one broker, whatever name servers say."""
-    queues = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "false"}
-    fields = {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", **queues}
-    answer = ask(at.broker_address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-
-
-def wait_refused(caplog: pytest.LogCaptureFixture, cause: str) -> None:
-    """Wait until a slave was refused some times: its tables were looked at as often meanwhile."""
-
-    def times() -> int:
-        told = [one.getMessage() for one in caplog.records if one.name.endswith("ha.slave")]
-        return sum(cause in text for text in told)
-
-    eventually(lambda: times() > 4, f"{cause}: {times()} times")
-
-
-def test_what_a_slave_reports_that_is_ahead_is_refused_with_a_reason(pair: Pair) -> None:
-    send(pair, [b"1"])
-    with ha_socket(pair) as peer:
-        peer.sendall(struct.pack(">q", 1 << 40))
-        received = b""
-        while data := peer.recv(1 << 16):
-            received += data
-    assert received == encode_refusal(Refusal.LOG_AHEAD)
 
 
 def test_a_topic_that_is_created_again_at_once_begins_again(pair: Pair, seed: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.test_replication import (
+from tests.cluster.replicated import (
     SEGMENT_BYTES,
     TIMEOUT_S,
     Pair,

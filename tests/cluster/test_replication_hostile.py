@@ -21,7 +21,7 @@ from tests.cluster.hostile_slaves import (
     slow_readers,
     still_open,
 )
-from tests.cluster.test_replication import Pair, eventually, pair_of, status_of
+from tests.cluster.replicated import Pair, eventually, pair_of, status_of
 
 from pymq.broker.replication_config import Role
 from pymq.client.operations import SendStatus

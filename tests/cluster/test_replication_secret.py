@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.administration import admin_of
-from tests.cluster.test_replication import (
+from tests.cluster.replicated import (
     SEGMENT_BYTES,
     TABLES,
     TIMEOUT_S,

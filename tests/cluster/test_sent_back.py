@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 from tests.administration import admin_of
-from tests.cluster.test_replication import (
+from tests.cluster.replicated import (
     DEADLINE_S,
     TIMEOUT_S,
     Pair,

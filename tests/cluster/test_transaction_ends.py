@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.cluster.children import in_child
 from tests.cluster.fake_broker import FakeBroker
+from tests.cluster.replicated import eventually, pair_of, slaves_of
 from tests.cluster.running import run
 from tests.cluster.scenarios import TIMEOUT_S
-from tests.cluster.test_replication import eventually, pair_of, slaves_of
 
 from pymq import (
     BrokerError,
