@@ -1,15 +1,23 @@
 """A broker of a group whose id another one has by now: a store was copied, or the broker moved."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
-from tests.cluster.controllers import DEADLINE_S, INVALID_ID, awaited, running
+from tests.cluster.controllers import (
+    DEADLINE_S,
+    INVALID_ID,
+    awaited,
+    running,
+    wait_last_epoch,
+)
 from tests.cluster.running import PATIENT
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.membership import Membership
 from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.controller import claims
 from pymq.errors import ConnectionFailed, RequestTimeout
@@ -22,7 +30,12 @@ from pymq.store import StoreConfig
 
 
 def broker_on(root: Path, controller: str, name_server: str) -> Broker:
-    settings = {**PATIENT, "term_interval_ms": 50, "controller_timeout_ms": 300}
+    settings = {
+        **PATIENT,
+        "term_interval_ms": 50,
+        "controller_heartbeat_ms": 100,
+        "controller_timeout_ms": 300,
+    }
     return Broker(
         BrokerConfig(
             name=NAME,
@@ -91,6 +104,7 @@ async def test_a_master_whose_id_another_one_has_answers_nobody(
             assert broker._roles is not None
             membership = broker._roles._membership
             other.id = membership._id
+            other.epoch, other.end, _ = broker._roles.position()  # of the same store
             assert (await other.register()).code == INVALID_ID
             # As if it stood still: it says nothing, and asks nothing.
             monkeypatch.setattr(membership, "_is_unwilling", True)
@@ -107,8 +121,11 @@ async def test_a_master_whose_id_another_one_has_answers_nobody(
                 while name_server.is_registered(broker.address) or client.is_open:
                     await asyncio.sleep(0.02)
             assert await is_turned_away(broker)
-            # It is back when the other one is gone, however long that was there.
+            # It is back when the other one is gone, however long that was there, and though the
+            # controller knows nothing of it any more.
             monkeypatch.setattr(membership, "_is_unwilling", False)
+            for channel in membership._controllers._channels.values():
+                channel.close()
             await asyncio.sleep(5 * claims.OVERLAP_S)
             await other.close()
             await wait_answers(broker, wanted=True)
@@ -117,4 +134,59 @@ async def test_a_master_whose_id_another_one_has_answers_nobody(
         finally:
             client.close()
             await broker.close()
+            await name_server.close()
+
+
+def membership_of(broker: Broker) -> Membership:
+    assert broker._roles is not None
+    return broker._roles._membership
+
+
+async def wait_master(broker: Broker, *, wanted: bool) -> int:
+    """Wait until a broker is the master of some epoch, or has no role; return the epoch."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            term = membership_of(broker).term
+            if (term is not None and term.is_master) if wanted else term is None:
+                return 0 if term is None else term.number
+            await asyncio.sleep(0.02)
+
+
+@awaited
+async def test_a_broker_that_stood_still_does_not_take_over_from_the_one_that_has_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is merely restarted: neither is the other one the master, nor is that one shut out."""
+    monkeypatch.setattr(claims, "OVERLAP_S", 0.1)
+    name_server = NameServer(NamesrvConfig(host="127.0.0.1", port=0))
+    await name_server.start()
+    folder = tmp_path / "controller"
+    async with running(folder, heartbeat_timeout_ms=300) as controller:
+
+        def one_on(name: str) -> Broker:
+            return broker_on(tmp_path / name, controller.address, name_server.address)
+
+        stale, whole = one_on("stale"), one_on("whole")
+        try:
+            await stale.start()
+            await wait_last_epoch(folder, 1, 1)
+            shutil.copytree(tmp_path / "stale", tmp_path / "whole")
+            monkeypatch.setattr(membership_of(stale), "_is_unwilling", True)
+            await whole.start()
+            assert await wait_master(whole, wanted=True) == 3
+            await wait_last_epoch(folder, 1, 3)
+            await wait_master(stale, wanted=False)
+            monkeypatch.setattr(membership_of(stale), "_is_unwilling", False)
+            await whole.close()
+            async with asyncio.timeout(DEADLINE_S):
+                while not [one for one in caplog.messages if "epoch 3 in its log" in one]:
+                    await asyncio.sleep(0.02)
+            whole = one_on("whole")
+            await whole.start()
+            assert await wait_master(whole, wanted=True) == 5
+            await wait_master(stale, wanted=False)
+            await wait_answers(whole, wanted=True)
+        finally:
+            await whole.close()
+            await stale.close()
             await name_server.close()

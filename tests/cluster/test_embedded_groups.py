@@ -99,6 +99,19 @@ def test_a_kept_store_keeps_members_and_messages(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broker-a", "controller"]
 
 
+def test_the_next_cluster_with_a_kept_store_waits_for_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its brokers have other ports, and nobody else can be at the old ones: stores are locked."""
+    for run in range(2):
+        cluster = Cluster(tmp_path, replicas=2, replication=PATIENT)
+        with cluster, BlockingClient(cluster.name_server, timeout_s=LIMIT_S) as client:
+            cluster.wait_in_sync()
+            assert client.send(Message("T", b"%d" % run)).status is SendStatus.OK
+            assert len(bodies(client, "T")) == run + 1
+    assert "pymqStartPatience" not in caplog.text
+
+
 def test_two_clusters_in_two_threads() -> None:
     failures: list[BaseException] = []
 

@@ -217,14 +217,37 @@ def test_two_masters_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert len(warnings(caplog, "broker.registration")) == 2
 
 
-def test_a_slave_that_is_told_to_follow_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "127.0.0.2"])
+@pytest.mark.parametrize(
+    ("distance", "ha_distance"), [(0, None), (1, None), (-1, -1)], ids=["clients", "usual", "given"]
+)
+def test_a_slave_that_is_told_to_follow_itself(
+    tmp_path: Path, host: str, distance: int, ha_distance: int | None
+) -> None:
+    """At its port for clients, or at the one that slaves have if it is the master."""
+    port = free_port(-2, -1, 0, 1)
+    cluster = Cluster(
+        tmp_path / "slave",
+        broker={"broker_id": 1, "listen_port": port},
+        replication={
+            "role": Role.SLAVE,
+            "master_address": join_address(host, port + distance),
+            "listen_port": None if ha_distance is None else port + ha_distance,
+        },
+    )
+    with pytest.raises(ConfigurationError, match="this is the address of this slave itself"):
+        cluster.start()
+
+
+def test_a_master_on_the_machine_of_a_slave_may_have_the_port_beside_it(tmp_path: Path) -> None:
     port = free_port(-2, 0, 1)
-    for wrong, more in ((port, {}), (port + 1, {"listen_port": port + 1})):
-        master = join_address("127.0.0.1", wrong)
-        cluster = Cluster(
-            tmp_path / "slave",
-            broker={"broker_id": 1, "listen_port": port},
-            replication={"role": Role.SLAVE, "master_address": master, **more},
-        )
-        with pytest.raises(ConfigurationError, match="this is the address of this slave itself"):
-            cluster.start()
+    with Cluster(
+        tmp_path / "slave",
+        broker={"broker_id": 1, "listen_port": port},
+        replication={
+            "role": Role.SLAVE,
+            "master_address": join_address("127.0.0.1", port + 1),
+            "listen_port": 0,
+        },
+    ) as slave:
+        assert slave.broker_address

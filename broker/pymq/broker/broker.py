@@ -11,7 +11,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.duties import Duties
 from pymq.broker.read_queue import ReadQueue
 from pymq.broker.registration import reachable_address
-from pymq.broker.replication_config import ReplicationConfig
+from pymq.broker.replication_config import HA_DISTANCE, ReplicationConfig
 from pymq.broker.role_changes import RoleChanges
 from pymq.broker.run import Base, Run
 from pymq.broker.state.clients import ClientTable
@@ -26,8 +26,6 @@ from pymq.store import Files, StoreConfig
 
 _log = logging.getLogger(__name__)
 
-#: The HA port is this much above it.
-HA_DISTANCE = 1
 #: Threads, started when they are needed; see ``Broker``.
 _WRITERS, _READERS = 12, 2
 

@@ -10,8 +10,13 @@ from pymq.protocol.addresses import split_address
 from pymq.protocol.replication import PUSH_BYTES_MAX
 from pymq.settings import parse_path, setting
 
+#: How far the HA port is above the one for clients, if it is not configured.
+HA_DISTANCE = 1
 #: Shorter secrets are refused.
 SECRET_BYTES_MIN = 16
+#: Heartbeats for which a time-out that is not configured has room: one may be late, and the one
+#: after it lost. A configured one needs room for two, or each heartbeat that is late ends a term.
+_HEARTBEATS, _HEARTBEATS_MIN = 4, 2
 
 
 class Role(Enum):
@@ -40,6 +45,9 @@ _TIMES = (
     "group_interval_ms",
     "not_active_ms",
 )
+
+#: After how long a silence others take this broker for dead, at least, if that is not configured.
+_SILENCES = (("controller_timeout_ms", 2_000), ("not_active_ms", 10_000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +105,10 @@ class ReplicationConfig:
     controller_mode: bool = setting("enableControllerMode", default=False)
     controllers: tuple[str, ...] = setting("controllerAddr", default=())
     #: How often controllers are told that this broker is alive (RocketMQ: 1000), and after how
-    #: long a silence they take it for dead (RocketMQ: 10000).
+    #: long a silence they take it for dead (RocketMQ: 10000); None becomes 2000, or four intervals
+    #: if that is more.
     controller_heartbeat_ms: int = setting("brokerHeartbeatInterval", default=300)
-    controller_timeout_ms: int = setting("controllerHeartBeatTimeoutMills", default=2_000)
+    controller_timeout_ms: int = setting("controllerHeartBeatTimeoutMills", default=None)
     #: How often a controller is asked who is the master (RocketMQ: 5000).
     term_interval_ms: int = setting("syncBrokerMetadataPeriod", default=1_000)
     #: How often it is looked who should be in the sync state set (RocketMQ: 5000).
@@ -116,9 +125,10 @@ class ReplicationConfig:
     #: Does a slave that acts have other groups store what is due: delayed messages, timer messages,
     #: open transactions, popped messages that nobody acknowledged?
     remote_escape: bool = setting("enableRemoteEscape", default=False)
-    #: How often name servers are asked who is alive, and after how long a silence they forget us.
+    #: How often name servers are asked who is alive, and after how long a silence they forget us;
+    #: None becomes 10000, or four of ``controller_heartbeat_ms`` if that is more.
     group_interval_ms: int = setting("syncBrokerMemberGroupPeriod", default=1_000)
-    not_active_ms: int = setting("brokerNotActiveTimeoutMillis", default=10_000)
+    not_active_ms: int = setting("brokerNotActiveTimeoutMillis", default=None)
     #: Is a broker online at once, without a look at the others of its group?
     skip_pre_online: bool = setting("skipPreOnline", default=False)
     #: Is a new slave to get only the last file of its master's log?
@@ -140,9 +150,14 @@ class ReplicationConfig:
                 f"in_sync_replicas={self.in_sync_replicas} (inSyncReplicas): expected 1 or more, "
                 "the minimum not above the other"
             )
+        for name, least in _SILENCES:
+            if getattr(self, name) is None:
+                derived = max(least, _HEARTBEATS * self.controller_heartbeat_ms)
+                object.__setattr__(self, name, derived)
         for name in _TIMES:
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: expected 1 or more")
+        self._check_silences()
         if self.controller_mode and not self.controllers:
             raise ConfigurationError(
                 "controllers (controllerAddr): none, but enableControllerMode=true: give "
@@ -164,6 +179,30 @@ class ReplicationConfig:
             split_address(self.master_address)
         self.allowed_networks()
         self._check_protection()
+
+    def _check_silences(self) -> None:
+        least = _HEARTBEATS_MIN * self.controller_heartbeat_ms
+        for applies, key, silence_ms, who in (
+            (
+                self.controller_mode,
+                "controllerHeartBeatTimeoutMills",
+                self.controller_timeout_ms,
+                "controllers would take this broker for dead, and elect another master,",
+            ),
+            (
+                self.acting_master,
+                "brokerNotActiveTimeoutMillis",
+                self.not_active_ms,
+                "name servers would forget this broker",
+            ),
+        ):
+            if applies and silence_ms < least:
+                raise ConfigurationError(
+                    f"{key}={silence_ms}, brokerHeartbeatInterval={self.controller_heartbeat_ms}: "
+                    f"{who} again and again between two of its heartbeats; expected a time-out of "
+                    f"{least} or more, {_HEARTBEATS} intervals are better. Without {key} it is set "
+                    "by the interval"
+                )
 
     def _check_protection(self) -> None:
         if self.connection_count_max < 2:

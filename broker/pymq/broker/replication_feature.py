@@ -26,11 +26,13 @@ from pymq.broker.ha.told_master import ToldMaster
 from pymq.broker.handlers.delays import FollowedDelayHandlers
 from pymq.broker.handlers.replication import MetadataHandlers, ReplicationHandlers
 from pymq.broker.handlers.timers import FollowedTimerHandlers
+from pymq.broker.own_master import is_own
 from pymq.broker.parts import Core, Feature, Site, Tables
+from pymq.broker.replication_config import HA_DISTANCE
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.errors import ConfigurationError, StoreError
 from pymq.net.dispatcher import Handler
-from pymq.protocol.addresses import join_address, split_address
+from pymq.protocol.addresses import split_address
 from pymq.protocol.admin_bodies import ReplicationStatus
 from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, GroupTable
 from pymq.protocol.codes import RequestCode
@@ -217,7 +219,9 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         followed.list(lambda: offset_sync.is_foreign),
         kept_end,
         core.flusher.wait_all_flushed,
-        GoneTopics(tables.topics, tables.offsets, core.deletions, site.store),
+        GoneTopics(
+            tables.topics, tables.offsets, core.deletions, site.store, core.cleaner.remove
+        ),
         site.writers,
         is_connected=lambda: slave.peer is not None,
         version=tables.versions,
@@ -278,11 +282,13 @@ def _check_master(site: Site) -> None:
         ConfigurationError: it would follow itself.
     """
     config = site.replication
-    if config.master_address in _own_addresses(site):
+    master = config.master_address
+    if master is not None and is_own(master, site.address, _own_ports(site)):
         raise ConfigurationError(
-            f"haMasterAddress={config.master_address}: this is the address of this slave itself; "
+            f"haMasterAddress={master}: this is the address of this slave itself; "
             "give that of its master's HA port (its brokerIP2 and haListenPort), or leave it to "
-            "the name servers"
+            "the name servers. If its master is on this machine and has that port, give this slave "
+            "another haListenPort"
         )
     if not site.config.name_servers and site.group is None:
         _log.warning(
@@ -292,10 +298,13 @@ def _check_master(site: Site) -> None:
         )
 
 
-def _own_addresses(site: Site) -> set[str]:
-    host, _ = split_address(site.address)
+def _own_ports(site: Site) -> set[int]:
+    """Return the port for clients, and the one for slaves that this broker has as a master."""
+    _, port = split_address(site.address)
     ha_port = site.replication.listen_port
-    return {site.address} | ({join_address(host, ha_port)} if ha_port else set())
+    if ha_port is None and site.config.listen_port:
+        ha_port = port + HA_DISTANCE
+    return {port} | ({ha_port} if ha_port else set())
 
 
 class _FollowedTables:

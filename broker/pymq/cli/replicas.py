@@ -50,6 +50,11 @@ class Replica:
         return self.broker_id == MASTER_ID
 
     @property
+    def says_it_follows(self) -> bool:
+        """Is it connected to a master, in its own words?"""
+        return self.report.status is not None and self.report.status.following.is_active
+
+    @property
     def role(self) -> str | None:
         """``master`` or ``slave``; None: unknown."""
         if self.report.status is None and self.broker_id is None:
@@ -110,27 +115,42 @@ class Group:
             behind_bytes = max(0, master.log_end - replica.log_end)
         if status is not None and status.behind_ms is not None:
             return behind_bytes, status.behind_ms / 1000
-        return behind_bytes, 0.0 if behind_bytes == 0 else None
+        # Who has as much as the master, and does not follow it, has been behind for unknown times.
+        is_complete = behind_bytes == 0 and bool(self._connections(replica))
+        return behind_bytes, 0.0 if is_complete else None
+
+    def follows_closely(self, replica: Replica) -> bool | None:
+        """Return what the master says of a slave, without a controller; None: nothing."""
+        found = {one.in_sync for one in self._connections(replica)}
+        return found.pop() if len(found) == 1 else None
 
     def slave_status(self, replica: Replica) -> SlaveStatus | None:
-        """Return what the master says of a slave.
+        """Return what the master says of a slave; None: nothing, or it may be of another one."""
+        found = self._connections(replica)
+        return found[0] if len(found) == 1 else None
 
-        RocketMQ tells only from which address a slave has connected, and not from its own port:
-        a host with several slaves, or connections, says nothing about one of them.
+    def _connections(self, replica: Replica) -> list[SlaveStatus]:
+        """Return the connections to the master of which one is a slave's; none: it has none.
+
+        RocketMQ's masters, and ours without a controller, tell only from which address a slave has
+        connected, and not from its own port. So of a host with several slaves it is known which
+        connections are theirs if there is one for each, but not which of them is whose.
         """
         master = self.master
         status = master.report.status if master is not None else None
         if status is None or replica.is_master:
-            return None
+            return []
         for one in status.slaves:
             if one.broker_id is not None and one.broker_id == replica.member_id:
-                return one
+                return [one]
         host = _host(replica.address)
         here = [one for one in status.slaves if one.broker_id is None and _host(one.peer) == host]
         slaves = [
             one for one in self.replicas if not one.is_master and _host(one.address) == host
         ]
-        return here[0] if len(here) == len(slaves) == 1 else None
+        if len(slaves) > 1:
+            slaves = [one for one in slaves if one.says_it_follows]
+        return here if len(here) == len(slaves) and replica in slaves else []
 
 
 def _host(address: str) -> str:
@@ -267,8 +287,7 @@ def _take_info(group: Group) -> None:
         if group.info is not None:
             is_in_sync = member is not None and member.broker_id in in_sync
         else:
-            status = group.slave_status(one)
-            is_in_sync = None if status is None else status.in_sync
+            is_in_sync = group.follows_closely(one)
         replicas.append(
             Replica(
                 address=one.address,

@@ -71,6 +71,8 @@ def format_delay_levels(levels_ms: tuple[int, ...]) -> str:
 
 
 def _format_level(level_ms: int) -> str:
+    if level_ms % _LEVEL_UNITS_MS["s"]:
+        return f"{level_ms / _LEVEL_UNITS_MS['s']:g}s"  # of a test: no configuration file has it
     unit = max(
         (unit for unit, ms in _LEVEL_UNITS_MS.items() if level_ms % ms == 0),
         key=_LEVEL_UNITS_MS.__getitem__,
@@ -214,8 +216,9 @@ class StoreConfig:
     index_item_limit: int = field(default=20_000_000, metadata=_key("maxIndexNum"))
     #: Consume-queue files open at the same time; at most half of the limit of the process.
     queue_files_open_max: int = 1 << 16
-    #: How many bytes of torn tails are kept under root_path/recovered.
-    recovered_bytes_max: int = 64 << 20
+    #: How many bytes of torn tails are kept under root_path/recovered. (What is cut off because
+    #: the master has other bytes is kept whole, and does not count.)
+    recovered_bytes_max: int = field(default=64 << 20, metadata=_key("pymqRecoveredBytesMax"))
     #: How long a commit-log file is kept after its last write, hours.
     reserved_hours: int = field(default=72, metadata=_key("fileReservedTime", live=True))
     #: Hours of the day, local time, in which older files are deleted.

@@ -1,8 +1,8 @@
 """Cuts the log of a store that is not open, where it stops being its master's.
 
-What is cut off is copied to ``recovered/`` first. The queues, the key index and the files of timers
-are cut by the next start, which finds what an unclean stop leaves: entries of records that are not
-in the log any more.
+What is cut off is kept in ``recovered/``, all of it. The queues, the key index and the files of
+timers are cut by the next start, which finds what an unclean stop leaves: entries of records that
+are not in the log any more.
 
 Source: RocketMQ DefaultMessageStore.truncateFiles, which cuts in the running store.
 """
@@ -12,9 +12,9 @@ import logging
 from pymq.errors import StoreMismatch
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files
+from pymq.store.log.log_cut import LogCut
 from pymq.store.log.log_scan import first_record, follow_sizes
 from pymq.store.log.segments import Segments
-from pymq.store.log.torn_tail import RECOVERED_NAME, TornTail
 from pymq.store.recovery.unsupported_formats import check_kind
 from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint, DirectoryLock
 from pymq.store.state.clean_stop import CleanStop
@@ -33,7 +33,8 @@ def truncate_log(config: StoreConfig, physical_end: int, *, files: Files | None 
     Raises:
         StoreLocked: somebody has it open.
         StoreMismatch: the log has no boundary there, or these are files of another kind.
-        DiskFull, FlushFailed, StoreError: the disk refused; call again.
+        DiskFull: there is no room to keep what would have to be copied; that was not cut off.
+        FlushFailed, StoreError: the disk refused; call again.
     """
     files = files or Files()
     root = config.root_path
@@ -60,8 +61,10 @@ def truncate_log(config: StoreConfig, physical_end: int, *, files: Files | None 
 
 
 def _has_boundary(segments: Segments, physical_end: int) -> bool:
-    if not len(segments) or physical_end == segments[-1].end:
-        return bool(len(segments))
+    if not len(segments):
+        return physical_end == 0  # an attempt before this one may have cut all there was
+    if physical_end == segments[-1].end:
+        return True
     if not segments[0].first <= physical_end < segments[-1].end:
         return False
     segment = segments.find(physical_end)
@@ -82,6 +85,8 @@ def _cut(config: StoreConfig, files: Files, segments: Segments, physical_end: in
     clean_stop = CleanStop(files, root)
     checkpoint.load()
     clean_stop.load()
+    log_cut = LogCut(files, segments, root, physical_end)
+    log_cut.copy()
     AbortMarker(files, root).put()
     # What the master sends next may be older than what is cut off, so nothing may be trusted
     # that is not older than the file in which the log ends.
@@ -92,17 +97,18 @@ def _cut(config: StoreConfig, files: Files, segments: Segments, physical_end: in
         setattr(checkpoint, name, min(getattr(checkpoint, name), physical_end))
     checkpoint.save()
     clean_stop.cut_stop(physical_end)
-    tail = TornTail(files, segments, root, kept_bytes_max=config.recovered_bytes_max)
-    cut = tail.cut(physical_end)
+    cut = log_cut.cut()
     segments.flush_names()
-    _log.warning(
-        "%s: the log was cut at physical offset %d: the %d B after it are not in the master's; "
-        "they had not been confirmed by the brokers that count. A copy of them is in %s",
-        root,
-        physical_end,
-        cut,
-        root / RECOVERED_NAME,
-    )
+    if cut:
+        _log.warning(
+            "%s: the log was cut at physical offset %d: the %d B after it are not in the master's; "
+            "they had not been confirmed by the brokers that count. All of them are kept in %s, "
+            "which takes room on the disk until you remove it",
+            root,
+            physical_end,
+            cut,
+            " and ".join(map(str, log_cut.kept_in)),
+        )
     return cut
 
 

@@ -338,14 +338,14 @@ class Cluster(Inspection):
         from pymq.controller.config import ControllerConfig
         from pymq.controller.server import Controller
 
-        config = ControllerConfig(listen_port=0, store=f"file:{self._root / 'controller'}")
-        self._controller = Controller(config)
+        store = f"file:{self._root / 'controller'}"
+        # Nobody is waited for: who has these stores is here, whatever ports brokers had before.
+        self._controller = Controller(ControllerConfig(listen_port=0, store=store, patience_ms=0))
         await self._controller.start()
+        more: dict[str, Any] = {"controllers": (self._controller.address,)}
         for member in self._members:
             member.replication = dataclasses.replace(
-                member.replication,
-                controller_mode=True,
-                controllers=(self._controller.address,),
+                member.replication, controller_mode=True, **more
             )
 
     async def _open(self, members: Sequence[Member]) -> None:

@@ -383,6 +383,42 @@ def test_encodings(tmp_path: Path) -> None:
     assert configuration.read_properties(gbk) == {"brokerName": "b"}
 
 
+CONTROLLED = "enableControllerMode=true\ncontrollerAddr=h:1\n"
+ACTING = "enableSlaveActingMaster=true\n"
+
+
+@pytest.mark.parametrize(
+    ("interval", "controllers_ms", "name_servers_ms"),
+    [(300, 2_000, 10_000), (500, 2_000, 10_000), (1_000, 4_000, 10_000), (3_000, 12_000, 12_000)],
+)
+@pytest.mark.parametrize("mode", ["", CONTROLLED, ACTING])
+def test_time_outs_that_are_not_set_have_room_for_heartbeats(
+    mode: str, interval: int, controllers_ms: int, name_servers_ms: int, tmp_path: Path
+) -> None:
+    file = written(tmp_path, f"{mode}brokerHeartbeatInterval={interval}\n")
+    _, replication, _ = broker(file)
+    assert replication.controller_timeout_ms == controllers_ms
+    assert replication.not_active_ms == name_servers_ms
+
+
+@pytest.mark.parametrize(
+    ("mode", "key"),
+    [
+        (CONTROLLED, "controllerHeartBeatTimeoutMills"),
+        (ACTING, "brokerNotActiveTimeoutMillis"),
+    ],
+)
+def test_a_time_out_without_room_for_two_heartbeats_is_refused(
+    mode: str, key: str, tmp_path: Path
+) -> None:
+    """It would end again and again, and the master with it, and nobody could see why."""
+    times = f"brokerHeartbeatInterval=3000\n{key}="
+    broker(written(tmp_path, f"{mode}{times}6000\n"))
+    broker(written(tmp_path, f"{times}5999\n"))  # it does not count
+    with pytest.raises(ConfigurationError, match=f"{key}=5999, brokerHeartbeatInterval=3000.*6000"):
+        broker(written(tmp_path, f"{mode}{times}5999\n"))
+
+
 def test_a_slave_and_its_master(tmp_path: Path) -> None:
     slave = "brokerRole=SLAVE\nbrokerId=2\nhaMasterAddress=10.1.1.1:10912\nhaListenPort=10932\n"
     config, replication, _ = broker(written(tmp_path, slave))

@@ -10,7 +10,7 @@ from pymq.cli.handover import HandoverRefused, Plan, _judge
 from pymq.cli.replicas import Group, Replica, _controllers_of, _take_info, waits_for_slaves
 from pymq.client.administration.replicas import BrokerReport
 from pymq.errors import ConnectionFailed, RequestTimeout
-from pymq.protocol.admin_bodies import ReplicationStatus, SlaveStatus
+from pymq.protocol.admin_bodies import FollowingStatus, ReplicationStatus, SlaveStatus
 from pymq.protocol.controller import EpochCache, ReplicaIdentity, ReplicaInfo
 
 MASTER, SLAVE, OTHER = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -72,6 +72,43 @@ def test_slaves_of_one_host_are_not_mixed_up() -> None:
     _take_info(group)
     assert group.lag(group.replicas[1]) == (100, None), "from the ends of the logs"
     assert group.replicas[1].in_sync is None
+
+
+@pytest.mark.parametrize(
+    ("follow", "behind", "in_sync"),
+    [
+        ((True, True), (0, 0), [True, True]),
+        ((True, True), (0, 600), [None, None]),
+        ((True, True), (600, 700), [False, False]),
+        ((True, True), (0,), [None, None]),
+        ((True, False), (0,), [True, None]),
+        ((False, False), (0,), [None, None]),
+        ((False, False), (), [None, None]),
+    ],
+)
+def test_slaves_of_one_host_follow_closely_if_all_of_them_do(
+    follow: tuple[bool, bool], behind: tuple[int, ...], in_sync: list[bool | None]
+) -> None:
+    """The master says how many there are, and each of them whether it is one of them."""
+    group = group_of(*(slave_status(f"10.0.0.2:{one + 1}", one) for one in behind))
+    for place, (host, is_active) in enumerate(zip(("2:1", "2:2"), follow, strict=True), 1):
+        following = FollowingStatus(is_active=is_active)
+        status = ReplicationStatus(master=False, following=following)
+        group.replicas[place] = replace(
+            group.replicas[place], address=f"10.0.0.{host}", report=report(1000, status=status)
+        )
+    seconds = [group.lag(one)[1] for one in group.replicas[1:]]
+    _take_info(group)
+    assert [one.in_sync for one in group.replicas] == [None, *in_sync]
+    assert len(behind) == 2 or [one is None for one in seconds] == [one is None for one in in_sync]
+
+
+def test_who_has_as_much_and_does_not_follow_is_behind_for_unknown_times() -> None:
+    group = group_of()
+    group.replicas[1] = replace(
+        group.replicas[1], report=report(1000, status=ReplicationStatus(master=False))
+    )
+    assert group.lag(group.replicas[1]) == (0, None)
 
 
 def test_brokers_of_4_9_say_less() -> None:

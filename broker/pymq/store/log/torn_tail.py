@@ -5,9 +5,14 @@ and after the next crash the records that are left would count as valid again.
 
 Zeros are written over zeros, too: an earlier attempt may have written those, and failed to flush
 them. Then they are in the page cache only, and the old records on the disk.
+
+What an unclean stop leaves was acknowledged by nobody, so there is a limit to what is kept of it.
+What is cut off because a master has other bytes is kept whole: ``pymq.store.log.log_cut``.
 """
 
+import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from pymq.protocol.record import Record
 from pymq.store.files import Files
@@ -15,10 +20,59 @@ from pymq.store.log.log_scan import find_record_after
 from pymq.store.log.segment import Segment
 from pymq.store.log.segments import Segments
 
+_log = logging.getLogger(__name__)
+
 RECOVERED_NAME = "recovered"
 #: Small enough that the next piece reuses the memory of the last one, which is in cache.
 _PIECE_BYTES = 1 << 16
 _ZEROS = bytes(_PIECE_BYTES)
+
+
+class Rest(NamedTuple):
+    """What a segment holds after a position.
+
+    Attributes:
+        used: bytes up to the last one that is not zero.
+        pieces: (position, size) of everything that is not a hole.
+        nonzero: those of them that are not only zeros.
+    """
+
+    used: int
+    pieces: list[tuple[int, int]]
+    nonzero: list[tuple[int, int]]
+
+
+def rest_of(files: Files, segment: Segment, position: int) -> Rest:
+    """Return what a segment holds after a position."""
+    rest = Rest(0, [], [])
+    fd = segment.fd
+    for start, stop in files.data_ranges(fd, position, segment.size_bytes):
+        while start < stop:
+            piece = files.pread(fd, min(_PIECE_BYTES, stop - start), start)
+            rest.pieces.append((start, len(piece)))
+            if piece != _ZEROS[: len(piece)]:
+                rest.nonzero.append((start, len(piece)))
+                rest = rest._replace(used=start + len(piece.rstrip(b"\0")) - position)
+            start += len(piece)
+    return rest
+
+
+def zero(segment: Segment, pieces: list[tuple[int, int]]) -> None:
+    """Write zeros over pieces of a segment, durably.
+
+    Raises:
+        DiskFull, FlushFailed, StoreError: the disk refused; call again.
+    """
+    if pieces:
+        for start, size in pieces:
+            segment.write(_ZEROS[:size], start)
+        segment.flush()
+
+
+def number_of(name: str) -> int:
+    """Return the number with which a name in ``recovered`` begins; 0: with none."""
+    head = name.partition("-")[0]
+    return int(head) if head.isascii() and head.isdigit() else 0
 
 
 class TornTail:
@@ -38,6 +92,10 @@ class TornTail:
         self._segments = segments
         self._directory = root / RECOVERED_NAME
         self._kept_bytes_max = kept_bytes_max
+        #: Of one cut: how much more of it may be kept, how much is not, and where it is.
+        self._left_bytes = 0
+        self._lost_bytes = 0
+        self._own: set[str] = set()
 
     def first_record(self, end: int) -> Record | None:
         """Return the first valid record at or after a physical offset, if there is one."""
@@ -56,10 +114,20 @@ class TornTail:
             DiskFull, FlushFailed, StoreError: the disk refused; call again.
         """
         cut = 0
+        self._left_bytes, self._lost_bytes, self._own = self._kept_bytes_max, 0, set()
         for segment in self._segments:
             if segment.end > end:
                 cut += self._zero(segment, max(0, end - segment.first), stays=segment.first <= end)
         self._segments.drop_after(sum(segment.first <= end for segment in self._segments))
+        if self._lost_bytes:
+            _log.warning(
+                "%s: only the first %d of %d B that are cut off at physical offset %d are kept "
+                "(pymqRecoveredBytesMax)",
+                self._directory,
+                cut - self._lost_bytes,
+                cut,
+                end,
+            )
         return cut
 
     def _zero(self, segment: Segment, position: int, *, stays: bool) -> int:
@@ -67,47 +135,34 @@ class TornTail:
 
         Of a segment that stays, everything that is not a hole is zeroed, durably.
         """
-        used = 0
-        pieces: list[tuple[int, int]] = []
-        files, fd = self._files, segment.fd
-        for start, stop in files.data_ranges(fd, position, segment.size_bytes):
-            while start < stop:
-                piece = files.pread(fd, min(_PIECE_BYTES, stop - start), start)
-                is_zero = piece == _ZEROS[: len(piece)]
-                if not is_zero:
-                    used = start + len(piece.rstrip(b"\0")) - position
-                if stays or not is_zero:
-                    pieces.append((start, len(piece)))
-                start += len(piece)
-        if used:
-            self._keep(segment, position, used)
-        if pieces:
-            for start, size in pieces:
-                segment.write(_ZEROS[:size], start)
-            segment.flush()
-        return used
+        rest = rest_of(self._files, segment, position)
+        if rest.used:
+            self._keep(segment, position, rest.used)
+        zero(segment, rest.pieces if stays else rest.nonzero)
+        return rest.used
 
     def _keep(self, segment: Segment, position: int, size: int) -> None:
         """Copy bytes of a segment aside; delete the oldest copies if there are too many bytes."""
-        bound = self._kept_bytes_max
-        size = min(size, bound)
+        self._lost_bytes += size
+        size = min(size, self._left_bytes)
         if not size:
             return
         if self._files.make_directory(self._directory):
             self._files.fsync_directory(self._directory.parent)
-        kept = self._files.list_directory(self._directory)
-        number = 1 + max((_number(entry.name) for entry in kept), default=0)
+        every = self._files.list_directory(self._directory)
+        number = 1 + max((number_of(entry.name) for entry in every), default=0)
+        # Directories are what was cut off elsewhere: those are the user's to delete.
+        kept = [entry for entry in every if not entry.is_directory]
         used = sum(entry.size for entry in kept)
-        for entry in sorted(kept, key=lambda entry: _number(entry.name)):
-            if used + size <= bound:
+        for entry in sorted(kept, key=lambda entry: number_of(entry.name)):
+            if used + size <= self._kept_bytes_max:
                 break
-            self._files.remove(self._directory / entry.name)
-            used -= entry.size
-        path = self._directory / f"{number:06d}-at-{segment.first + position:020d}"
-        self._files.write_file(path, segment.read(position, size))
+            if entry.name not in self._own:
+                self._files.remove(self._directory / entry.name)
+                used -= entry.size
+        name = f"{number:06d}-at-{segment.first + position:020d}"
+        self._files.write_file(self._directory / name, segment.read(position, size))
         self._files.fsync_directory(self._directory)
-
-
-def _number(name: str) -> int:
-    head = name.partition("-")[0]
-    return int(head) if head.isascii() and head.isdigit() else 0
+        self._own.add(name)
+        self._left_bytes -= size
+        self._lost_bytes -= size
