@@ -156,6 +156,62 @@ def test_a_full_disk_refuses_messages_and_takes_them_later(pymq_cluster: Cluster
     assert bodies(pymq_cluster) == [b"before", b"after", b"in the end"]
 
 
+def test_of_delays_the_one_that_began_last_and_lasts_counts(pymq_cluster: Cluster) -> None:
+    every, one = pymq_cluster.broker(), pymq_cluster.broker("broker-a")
+    with blocking.Producer(pymq_cluster.name_server, timeout_s=30) as producer:
+        producer.send(Message("T", b"first"))
+
+        def took_s() -> float:
+            began = time.monotonic()
+            producer.send(Message("T", b"x"))
+            return time.monotonic() - began
+
+        with every.delay(DELAY_S):
+            with one.delay(60):
+                with every.delay(0):
+                    producer.send(Message("T", b"at once"))
+                with one.delay(2 * DELAY_S):
+                    assert took_s() >= 2 * DELAY_S
+            assert took_s() >= DELAY_S, "the outer one goes on"
+        outer = every.delay(60)
+        with one.delay(DELAY_S):
+            for _ in range(2):
+                outer.end()
+            assert took_s() >= DELAY_S, "and so does the inner one"
+        with pymq_cluster.namesrv.delay(DELAY_S):
+            with pymq_cluster.namesrv.delay(0):
+                pass
+            began = time.monotonic()
+            _client_send(pymq_cluster, timeout_s=30)
+            assert time.monotonic() - began >= DELAY_S
+
+
+def test_a_disk_is_full_until_all_is_ended_that_fills_it(pymq_cluster: Cluster) -> None:
+    with (
+        blocking.Producer(pymq_cluster.name_server) as producer,
+        blocking.Producer(pymq_cluster.name_server, retries=0, timeout_s=30) as impatient,
+    ):
+        producer.send(Message("T", b"before"))
+        with pymq_cluster.broker().disk_full():
+            inner = pymq_cluster.broker("broker-a").disk_full()
+            for _ in range(2):
+                inner.end()
+            with pytest.raises(BrokerError, match=r"full|no space"):
+                impatient.send(Message("T", b"refused"))
+        producer.send(Message("T", b"after"), deadline_s=DEADLINE_S)
+    assert bodies(pymq_cluster) == [b"before", b"after"]
+
+
+def test_a_full_disk_ends_with_its_cluster() -> None:
+    cluster = Cluster()
+    with cluster:
+        cluster.broker().disk_full()
+    with cluster, blocking.Producer(cluster.name_server) as producer:
+        with cluster.broker().disk_full():
+            pass
+        producer.send(Message("T", b"x"), deadline_s=5)
+
+
 def test_one_full_disk_of_two() -> None:
     with Cluster(brokers=2) as cluster, blocking.Producer(cluster.name_server) as producer:
         create_topic(cluster.name_server)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TypeVar
 
+from pymq.cli.broker_settings import broker_settings
 from pymq.cli.findings import Finding, State, acl_advice
 from pymq.cli.group_diagnosis import GroupDiagnosis
 from pymq.client import operations
@@ -31,7 +32,7 @@ from pymq.net.recognition import recognized
 from pymq.protocol.addresses import split_address
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import Permission
-from pymq.protocol.names import DEFAULT_TOPIC
+from pymq.protocol.names import DEFAULT_TOPIC, check_group, check_topic
 
 T = TypeVar("T")
 
@@ -48,6 +49,9 @@ class Diagnosis:
         network: where brokers are reached.
         timeout_s: for each answer.
         watch_s: how long lag is watched before it is said to stand.
+
+    Raises:
+        LocalProtocolError: the name of topic or group is illegal.
     """
 
     def __init__(
@@ -60,6 +64,10 @@ class Diagnosis:
         timeout_s: float,
         watch_s: float,
     ) -> None:
+        if topic is not None:
+            check_topic(topic)
+        if group is not None:
+            check_group(group)
         self._name_servers = name_servers
         self._topic = topic
         self._group = group
@@ -100,7 +108,8 @@ class Diagnosis:
                 else:
                     yield from self._look_at_topic(admin, self._topic, route)
             if self._group is not None:
-                yield from GroupDiagnosis(admin, self._group, self._topic, self._watch_s).run()
+                of = self._group, self._topic, self._watch_s, self._network.unwrap
+                yield from GroupDiagnosis(admin, *of).run()
 
     # --- name servers
 
@@ -281,10 +290,10 @@ class Diagnosis:
             yield Finding("permission", State.WRONG, text, acl_advice(error))
             return
         for name, config in configs.items():
-            yield from _permissions(admin, name, config)
+            yield from _permissions(admin, name, route.read_address(name), config)
 
 
-def _permissions(admin: Admin, name: str, config: TopicConfig) -> Iterator[Finding]:
+def _permissions(admin: Admin, name: str, address: str, config: TopicConfig) -> Iterator[Finding]:
     lacking = [
         word
         for bit, word in ((Permission.READ, "read"), (Permission.WRITE, "written"))
@@ -298,12 +307,7 @@ def _permissions(admin: Admin, name: str, config: TopicConfig) -> Iterator[Findi
             f"pymq topic update {config.topic} --perm 6",
         )
     try:
-        settings = dict(
-            line.strip().split("=", 1)
-            for line in admin.brokers.config(name).splitlines()
-            if "=" in line and not line.startswith("#")
-        )
-        perm = int(settings.get("brokerPermission", "6"))
+        perm = int(broker_settings(admin, name).get("brokerPermission", "6"))
     except (PymqError, ValueError):
         perm = int(Permission.READ | Permission.WRITE)
     if perm & 6 != 6:
@@ -311,7 +315,9 @@ def _permissions(admin: Admin, name: str, config: TopicConfig) -> Iterator[Findi
             "permission",
             State.WRONG,
             f"broker {name} permits only {perm} (brokerPermission; 4: read, 2: write)",
-            f"mqadmin updateBrokerConfig -b {name} -k brokerPermission -v 6",
+            f"mqadmin updateBrokerConfig -b {address} -k brokerPermission -v 6 (pymq's brokers "
+            "take that with pymqAllowConfigUpdate=true), or brokerPermission=6 in its "
+            "configuration, and start it again",
         )
     elif not lacking:
         yield Finding(

@@ -36,7 +36,8 @@ def doctor(
 
     Looks at name servers, and where they are looked up, at brokers at the addresses they
     advertise, then at topic and group.
-    Exit status: 0 if all is well, 1 if something is wrong, 3 if no name server can be asked.
+    Exit status: 0 if all is well, 1 if something is wrong, 2 if a name is not a legal one, 3 if no
+    name server can be asked.
     """
     from pymq.cli.diagnosis import Diagnosis  # its imports would delay --help
     from pymq.cli.findings import State

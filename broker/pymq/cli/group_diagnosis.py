@@ -1,22 +1,61 @@
-"""What ``pymq doctor`` looks at in a consumer group: its settings, its members, its lag."""
+"""What ``pymq doctor`` looks at in a consumer group: settings, members, dead letters, lag."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from pymq.cli import output
+from pymq.cli.broker_settings import broker_settings
 from pymq.cli.findings import Finding, State, acl_advice
 from pymq.client.group.group_progress import QueueLag
 from pymq.client.group.group_watch import wanted
 from pymq.client.threaded.admin import Admin
-from pymq.errors import BrokerError, GroupNotExist, PymqError
-from pymq.protocol.bodies import ConsumerConnections, MessageQueue
+from pymq.errors import BrokerError, GroupNotExist, PymqError, RouteNotFound
+from pymq.protocol.bodies import ConsumerConnections, ConsumeType, GroupConfig, MessageQueue
 from pymq.protocol.codes import ResponseCode
-from pymq.protocol.names import is_retry_topic
+from pymq.protocol.message import DEAD_LETTER_REASON, RETRY_TOPIC
+from pymq.protocol.names import dead_letter_topic, is_retry_topic, popped_topic, retry_topic
 
 _POLL_S = 0.1
 #: So many members of a group are asked what they subscribe to.
 MEMBERS_MAX = 50
+#: What failed within this time fails now, for all that is known; older failures are history, which
+#: must not have a script that watches a group complain as long as brokers keep them.
+RECENT_S = 3600
 _SILENT = int(ResponseCode.CONSUME_MSG_TIMEOUT)
+
+
+#: How members get messages -> why a queue may stand.
+_WHY_STANDING: dict[str, str] = {
+    ConsumeType.PUSH: "a handler hangs or fails there",
+    ConsumeType.PULL: "its members pull, and poll nothing there, or do not commit what they polled",
+    ConsumeType.POP: "its members receive, and take nothing there, or do not acknowledge it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Messages in a topic.
+
+    Attributes:
+        count: how many.
+        newest_ms: when the newest was stored.
+        queue, offset: where it is.
+    """
+
+    count: int
+    newest_ms: int
+    queue: MessageQueue
+    offset: int
+
+    @property
+    def is_recent(self) -> bool:
+        """Was the newest stored a short time ago?"""
+        return self.newest_ms > (time.time() - RECENT_S) * 1000
+
+    def __str__(self) -> str:
+        return f"{self.count}, the newest stored at {output.time_text(self.newest_ms)},"
 
 
 class GroupDiagnosis:
@@ -27,13 +66,22 @@ class GroupDiagnosis:
         group: which.
         topic: that it should read; ``None``: whatever it reads.
         watch_s: how long lag is watched before it is said to stand.
+        named: what a topic or group that brokers call so is called in the namespace.
     """
 
-    def __init__(self, admin: Admin, group: str, topic: str | None, watch_s: float) -> None:
+    def __init__(
+        self,
+        admin: Admin,
+        group: str,
+        topic: str | None,
+        watch_s: float,
+        named: Callable[[str], str] = str,
+    ) -> None:
         self._admin = admin
         self._group = group
         self._topic = topic
         self._watch_s = watch_s
+        self._named = named
 
     def run(self) -> Iterator[Finding]:
         """Yield what is found."""
@@ -54,14 +102,7 @@ class GroupDiagnosis:
             text = f"it cannot be asked for: {error}"
             yield Finding("group", State.WRONG, text, acl_advice(error))
             return
-        off = [name for name, config in configs.items() if not config.consume_enable]
-        if off:
-            yield Finding(
-                "group",
-                State.WRONG,
-                f"{group!r} may not consume on {', '.join(off)}",
-                f"mqadmin updateSubGroup -g {group} -s true",
-            )
+        yield from self._disabled(configs)
         count, topic = len(members.connections), self._topic
         if not count:
             yield Finding(
@@ -81,7 +122,29 @@ class GroupDiagnosis:
         else:
             yield Finding("group", State.OK, f"{group!r} has members: {count}")
         yield from self._subscriptions(members)
-        yield from self._lag(has_members=bool(count))
+        yield from self._failures(members)
+        yield from self._lag(members)
+
+    def _disabled(self, configs: dict[str, GroupConfig]) -> Iterator[Finding]:
+        """Look at whether brokers let the group consume."""
+        off: dict[str, list[str]] = {}
+        for name in (name for name, config in configs.items() if not config.consume_enable):
+            try:
+                cluster = broker_settings(self._admin, name).get("brokerClusterName", "")
+            except PymqError:
+                cluster = ""
+            off.setdefault(cluster, []).append(name)
+        for cluster, names in off.items():
+            config = configs[names[0]]
+            options = f" --retries {config.retry_max_times}"
+            options += " --orderly" if config.consume_message_orderly else ""
+            options += f" --cluster {cluster}" if cluster else ""
+            yield Finding(
+                "group",
+                State.WRONG,
+                f"{self._group!r} may not consume on {', '.join(names)}",
+                f"pymq group create {self._group}{options}, which sets all its settings",
+            )
 
     def _subscriptions(self, members: ConsumerConnections) -> Iterator[Finding]:
         """Ask the members: a broker knows only what the latest heartbeat of any of them said."""
@@ -114,34 +177,92 @@ class GroupDiagnosis:
                 "the group: let all subscribe to the same, or give them groups of their own",
             )
 
-    def _lag(self, *, has_members: bool) -> Iterator[Finding]:
-        admin, group = self._admin, self._group
+    def _failures(self, members: ConsumerConnections) -> Iterator[Finding]:
+        """Look for messages that the group failed to consume: they do not count as lag."""
+        group = self._group
+        retries, given_up = retry_topic(group), dead_letter_topic(group)
         try:
-            first = admin.offsets.lag(group, self._topic)
+            tried, dead = self._kept(retries), self._kept(given_up)
+        except PymqError as error:
+            text = f"whether {group!r} failed at messages is not known: {error}"
+            yield Finding("group", State.WRONG, text, acl_advice(error))
+            return
+        if tried is not None and tried.is_recent:
+            yield Finding(
+                "group",
+                State.NOTE,
+                f"{group!r} failed at messages, and got them again: {tried} in {retries}",
+                f"see which, and look at the logs of its members: pymq tail {retries}",
+            )
+        if dead is not None:
+            own = [one for one in members.subscriptions if not is_retry_topic(one)]
+            topic = own[0] if len(own) == 1 else "TOPIC"
+            yield Finding(
+                "group",
+                State.WRONG if dead.is_recent else State.NOTE,
+                f"{group!r} gave up messages: {dead} in {given_up}{self._about(dead)}",
+                f"see which: pymq tail {given_up}; once their cause is mended, send them "
+                f"again: pymq copy {given_up} {topic}",
+            )
+
+    def _kept(self, topic: str) -> "_Kept | None":
+        """Return what is in a topic of the group; ``None``: nothing."""
+        try:
+            bounds = self._admin.topics.status(topic)
+        except RouteNotFound:
+            return None
+        filled = [one for one in bounds.items() if one[1].max_offset > one[1].min_offset]
+        if not filled:
+            return None
+        queue, last = max(filled, key=lambda one: one[1].last_update_timestamp_ms)
+        count = sum(one.max_offset - one.min_offset for _, one in filled)
+        return _Kept(count, last.last_update_timestamp_ms, queue, last.max_offset - 1)
+
+    def _about(self, kept: "_Kept") -> str:
+        """Return where the newest of some messages is from, and why it is there."""
+        try:
+            newest = self._admin.messages.by_offset(kept.queue, kept.offset).properties
+        except PymqError:
+            return ""  # it may have gone meanwhile
+        topic, reason = newest.get(RETRY_TOPIC), newest.get(DEAD_LETTER_REASON)
+        if topic is not None:
+            topic = self._named(popped_topic(self._named(topic), self._group))
+        return (f", of topic {topic}" if topic else "") + (f": {reason}" if reason else "")
+
+    def _lags(self) -> list[QueueLag]:
+        """Return how far the group is, also with what is to be tried again."""
+        lag, group = self._admin.offsets.lag, self._group
+        found = lag(group, self._topic)
+        return found if self._topic is None else [*found, *lag(group, retry_topic(group))]
+
+    def _lag(self, members: ConsumerConnections) -> Iterator[Finding]:
+        try:
+            first = self._lags()
         except PymqError as error:
             yield Finding("lag", State.WRONG, f"it is not known: {error}", acl_advice(error))
             return
         behind = {one.queue: one for one in first if one.lag}
         if not behind:
-            text = "nothing is left to consume" if first else "the group has committed nothing yet"
+            text = (
+                "the group has committed up to the end; messages that wait for another try, or are "
+                "popped, are not counted"
+                if first
+                else "the group has committed nothing yet"
+            )
             yield Finding("lag", State.OK if first else State.NOTE, text)
             return
         total = sum(one.lag for one in behind.values())
+        again = sum(one.lag for one in behind.values() if is_retry_topic(one.queue.topic))
+        left = f"{total} messages are left" + (f", {again} of them for another try" * bool(again))
         try:
-            standing = self._standing(lambda: admin.offsets.lag(group, self._topic), behind)
+            standing = self._standing(self._lags, behind)
         except PymqError as error:
-            text = f"{total} messages are left; whether it moves is not known: {error}"
+            text = f"{left}; whether it moves is not known: {error}"
             yield Finding("lag", State.WRONG, text, acl_advice(error))
             return
         if not standing:
-            yield Finding("lag", State.OK, f"{total} messages are left, and it moves")
+            yield Finding("lag", State.OK, f"{left}, and it moves")
             return
-        advice = (
-            "a handler hangs or fails there: look at its log, and at the message (pymq message at "
-            f"{standing[0].queue.topic} {standing[0].consumer_offset}); pymq group reset passes it"
-            if has_members
-            else "start a consumer of the group"
-        )
         for one in standing:
             queue = one.queue
             yield Finding(
@@ -150,8 +271,20 @@ class GroupDiagnosis:
                 f"{queue.topic} {queue.broker_name}:{queue.queue_id} stands at offset "
                 f"{one.consumer_offset}, {one.lag} messages behind, for {self._watch_s:g} s at "
                 "least",
-                advice,
+                self._how_to_go_on(one, members),
             )
+
+    def _how_to_go_on(self, lag: QueueLag, members: ConsumerConnections) -> str:
+        if not members.connections:
+            return "start a consumer of the group"
+        queue, offset = lag.queue, lag.consumer_offset
+        at = f"--queue {queue.broker_name}:{queue.queue_id}"
+        why = _WHY_STANDING.get(members.consume_type or "", _WHY_STANDING[ConsumeType.PUSH])
+        return (
+            f"{why}: look at the log of its members, and at the message (pymq message at "
+            f"{queue.topic} {offset} {at}); to pass it: pymq group reset {self._group} --topic "
+            f"{queue.topic} --to {offset + 1} {at}"
+        )
 
     def _standing(
         self, ask: Callable[[], list[QueueLag]], behind: dict[MessageQueue, QueueLag]

@@ -21,7 +21,7 @@ from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.net.buffers import BufferPool
 from pymq.net.progress import Progress
 from pymq.net.wire import Wire
-from pymq.protocol.codes import READING_CODES, CommandFlag, request_name
+from pymq.protocol.codes import MAY_BE_DONE, CommandFlag, consequence_of, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
@@ -89,7 +89,7 @@ class AskingWire(Wire):
         timeout_s: float,
         on_answer: OnAnswer,
         *,
-        consequence: str = "; it may have taken effect",
+        consequence: str = MAY_BE_DONE,
         until_s: float = 0.0,
     ) -> int:
         """Return the ``opaque`` for a request that the caller then sends itself, at once.
@@ -151,10 +151,8 @@ class AskingWire(Wire):
                 future.set_exception(answer)
 
         description = description or f"request {request_name(command.code)}"
-        if command.code in READING_CODES:
-            command.opaque = self.register(description, timeout_s, on_answer, consequence="")
-        else:
-            command.opaque = self.register(description, timeout_s, on_answer)
+        consequence = consequence_of(command.code)
+        command.opaque = self.register(description, timeout_s, on_answer, consequence=consequence)
         try:
             self._send_command(command)
         except BaseException:

@@ -25,7 +25,7 @@ from pymq.net.frame_input import FrameInput
 from pymq.net.polling import READ, WRITE, new_poll
 from pymq.net.progress import kernel_bytes
 from pymq.protocol.addresses import join_address
-from pymq.protocol.codes import READING_CODES, request_name
+from pymq.protocol.codes import MAY_BE_DONE, consequence_of, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
@@ -255,9 +255,8 @@ class BlockingChannel:
                 self._is_silent = not has_received
                 code = self._requests.forget(opaque)
                 name = "a request" if code is None else f"request {request_name(code)}"
-                is_change = code not in READING_CODES
-                consequence = "; whether it was done is unknown" if is_change else ""
-                raise RequestTimeout(f"{self.peer} did not answer {name} in time{consequence}")
+                doubt = MAY_BE_DONE if code is None else consequence_of(code)
+                raise RequestTimeout(f"{self.peer} did not answer {name} in time{doubt}")
             if untaken_bytes:
                 remaining_s = min(remaining_s, wait_s / LOOKS_PER_WAIT)
             self._readable.poll(remaining_s * 1000)

@@ -338,7 +338,22 @@ READING_CODES = frozenset(
     for code in RequestCode
     if code.name.removeprefix("CONTROLLER_").split("_")[0]
     in {"GET", "QUERY", "VIEW", "SEARCH", "PULL"}
-) | {RequestCode.LITE_PULL_MESSAGE, SinkRequest.SHOW_SINKS}
+) | {
+    RequestCode.LITE_PULL_MESSAGE,
+    SinkRequest.SHOW_SINKS,
+    FITTING_RANGES,
+    AWAIT_METADATA,
+    AWAIT_OFFSETS,
+}
+
+
+#: What an error says besides when a request that changes something has no answer.
+MAY_BE_DONE = "; it may have taken effect"
+
+
+def consequence_of(code: int) -> str:
+    """Return what an error says besides when this request has no answer."""
+    return "" if code in READING_CODES else MAY_BE_DONE
 
 
 def request_name(code: int) -> str:

@@ -128,6 +128,8 @@ class BrokerHandle:
     def delay(self, seconds: float) -> LastingFault:
         """Have each request wait before it is handled.
 
+        Of several delays that last the one that began last counts.
+
         Args:
             seconds: how long; 0: not at all.
 
@@ -142,15 +144,22 @@ class BrokerHandle:
         return self._run(_drop([server for one in running for server in one.listeners]))
 
     def disk_full(self) -> LastingFault:
-        """Have nothing written to the disk any more: messages are refused, as on a full disk."""
-        self._run(self._fill(True))
-        return LastingFault(lambda: self._run(self._fill(False)))
+        """Have nothing written to the disk any more: messages are refused, as on a full disk.
 
-    async def _fill(self, is_full: bool) -> None:
-        for member in self._members:
-            member.files.is_full = is_full
-            if member.broker is not None:
-                await member.broker.look_again()  # otherwise it looks at its disk in a second
+        A disk that is full for several reasons is so until all of them are ended.
+        """
+        cause, members = object(), self._members
+
+        async def fill() -> None:
+            for member in members:
+                await member.fill(cause)
+
+        async def unfill() -> None:
+            for member in members:
+                await member.unfill(cause)
+
+        self._run(fill())
+        return LastingFault(lambda: self._run(unfill()))
 
 
 class NamesrvHandle:
@@ -213,12 +222,18 @@ def _delay(run: RunOnLoop, latencies: Sequence[Latency], seconds: float) -> Last
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ConfigurationError(f"delay({seconds!r}): expected seconds from 0 on")
 
-    async def set_to(delay_s: float) -> None:
-        for latency in latencies:
-            latency.change(delay_s)
+    cause = object()
 
-    run(set_to(seconds))
-    return LastingFault(lambda: run(set_to(0.0)))
+    async def begin() -> None:
+        for latency in latencies:
+            latency.begin(cause, seconds)
+
+    async def end() -> None:
+        for latency in latencies:
+            latency.end(cause)
+
+    run(begin())
+    return LastingFault(lambda: run(end()))
 
 
 async def _drop(servers: Sequence[Server]) -> int:

@@ -15,17 +15,27 @@ class Latency:
     """
 
     def __init__(self) -> None:
-        self._delay_s = 0.0
+        #: Cause -> how long; the last one counts.
+        self._delays: dict[object, float] = {}
         self._listeners: list[_Listener] = []
 
     def attach(self, servers: Iterable[Server]) -> None:
         """Have the requests to these servers wait, and to no others any more."""
         self._listeners = [_Listener(server) for server in servers]
-        self.change(self._delay_s)
+        self._change()
 
-    def change(self, delay_s: float) -> None:
-        """Change it; what waits is handled now."""
-        self._delay_s = delay_s
+    def begin(self, cause: object, delay_s: float) -> None:
+        """Have requests wait so long, whatever they waited before."""
+        self._delays[cause] = delay_s
+        self._change()
+
+    def end(self, cause: object) -> None:
+        """Have them wait as what began last, and lasts, says; idempotent."""
+        if self._delays.pop(cause, None) is not None:
+            self._change()
+
+    def _change(self) -> None:
+        delay_s = next(reversed(self._delays.values()), 0.0)
         for listener in self._listeners:
             listener.change(delay_s)
 
@@ -41,6 +51,9 @@ class _Listener:
         server.on_commands = self._take
 
     def change(self, delay_s: float) -> None:
+        """Change it; what waits is handled now."""
+        if delay_s == self._delay_s:
+            return
         self._delay_s = delay_s
         while self._waiting:
             self._timers[0].cancel()

@@ -80,6 +80,7 @@ class Member:
         self.replication = replication
         self.broker: Broker | None = None
         self._starting: Broker | None = None
+        self._fills: set[object] = set()
 
     @property
     def name(self) -> str:
@@ -123,6 +124,24 @@ class Member:
         self.ports.note(broker.listeners)
         # A restarted broker keeps the port that clients know.
         self.config = dataclasses.replace(self.config, listen_port=broker.port)
+
+    async def fill(self, cause: object) -> None:
+        """Have its disk full until all causes are taken back; idempotent."""
+        await self._set_fills(self._live_fills() | {cause})
+
+    async def unfill(self, cause: object) -> None:
+        """Take a cause back; idempotent."""
+        await self._set_fills(self._live_fills() - {cause})
+
+    def _live_fills(self) -> set[object]:
+        # A cluster that stops has its disks free, whatever filled them.
+        return self._fills if self.files.is_full else set()
+
+    async def _set_fills(self, fills: set[object]) -> None:
+        self._fills = fills
+        self.files.is_full = bool(fills)
+        if self.broker is not None:
+            await self.broker.look_again()  # otherwise it looks at its disk in a second
 
     async def stop(self) -> None:
         """Stop it cleanly; idempotent.

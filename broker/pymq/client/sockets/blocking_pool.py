@@ -43,6 +43,7 @@ from pymq.errors import (
 from pymq.net.blocking import BlockingChannel
 from pymq.net.connecting import Peer
 from pymq.protocol.addresses import split_address
+from pymq.protocol.codes import consequence_of
 from pymq.protocol.names import DEFAULT_TOPIC, check_topic
 
 _log = logging.getLogger(__name__)
@@ -390,6 +391,6 @@ def timed_out(
     """Return the error of a request that nobody answered since ``asked_s``."""
     waited_s = max(timeout_s, round(time.monotonic() - asked_s))  # more on a slow link
     return RequestTimeout(
-        f"{peer} did not answer {operation.description} within {waited_s:g} s; whether it was "
-        "done is unknown"
+        f"{peer} did not answer {operation.description} within {waited_s:g} s"
+        f"{consequence_of(operation.request.code)}"
     )

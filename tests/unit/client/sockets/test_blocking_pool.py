@@ -12,11 +12,12 @@ import pytest
 from pymq.client import operations
 from pymq.client.cluster.config import ClientConfig
 from pymq.client.cluster.routes import existing_route
+from pymq.client.operations import Operation
 from pymq.client.sockets import blocking_pool
 from pymq.client.sockets.blocking_pool import BlockingPool
-from pymq.errors import ConfigurationError, RemoteProtocolError
+from pymq.errors import ConfigurationError, RemoteProtocolError, RequestTimeout
 from pymq.net.blocking import BlockingChannel
-from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.command import Command
 
 CONFIG = ClientConfig(name_servers=("127.0.0.1:1",))
@@ -40,6 +41,20 @@ class AnsweringPool(BlockingPool):
 
     def channel(self, address: str, hint: str) -> BlockingChannel:
         return Answering(self.body)
+
+
+class SilentPool(BlockingPool):
+    """A pool whose peers answer nothing."""
+
+    def channel(self, address: str, hint: str) -> BlockingChannel:
+        return Silent(b"")
+
+
+class Silent(Answering):
+    """Answers nothing."""
+
+    def request(self, request: Command, timeout_s: float) -> Command:
+        raise RequestTimeout("no answer")
 
 
 class Interrupted(Exception):
@@ -105,3 +120,17 @@ def test_an_old_route_serves_while_name_servers_answer_what_cannot_be_one() -> N
     assert pool.route("T") == old
     with pytest.raises(RemoteProtocolError, match="gives broker 'b' 1073741824 queues"):
         pool.route("U")
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_told"),
+    [
+        (operations.max_offset(MessageQueue("T", "b", 0)), False),
+        (operations.Pull(MessageQueue("T", "b", 0), 0, group="G"), False),
+        (operations.delete_expired_log(), True),
+    ],
+)
+def test_only_what_changes_something_may_be_done(operation: Operation[Any], is_told: bool) -> None:
+    with pytest.raises(RequestTimeout, match="did not answer .* within") as caught:
+        SilentPool(CONFIG).ask("127.0.0.1:2", operation)
+    assert ("may have taken effect" in str(caught.value)) is is_told
