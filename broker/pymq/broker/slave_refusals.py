@@ -7,6 +7,7 @@ PullMessageProcessor.rejectRequest.
 import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Final, NoReturn
+from weakref import WeakSet
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.slave import Slave
@@ -129,8 +130,14 @@ def _while_alone(handle: Handler, slave: Slave, *, has_controller: bool) -> Hand
     return commit
 
 
+class _Place:
+    """That of one question that waits."""
+
+
 def _when_known(handle: Handler, slave: Slave) -> Handler:
-    waiting: set[Request] = set()
+    #: A place is taken before its question begins to wait, many of them in one turn of the event
+    #: loop. One whose question never begins, because too many handlers wait, is freed with it.
+    waiting: WeakSet[_Place] = WeakSet()
 
     def query(request: Request) -> Answer:
         if slave.knows_offsets():
@@ -138,19 +145,20 @@ def _when_known(handle: Handler, slave: Slave) -> Handler:
         asks_again = request.command.language == LanguageCode.PYTHON  # pymq's, and elsewhere
         if asks_again or len(waiting) >= _KNOWN_WAITING_MAX:
             _refuse_unknown()
-        return wait(request)
+        place = _Place()
+        waiting.add(place)
+        return wait(request, place)
 
-    async def wait(request: Request) -> Response | None:
+    async def wait(request: Request, place: _Place) -> Response | None:
         # RocketMQ's consumers do not ask again before the next rebalance.
         deadline_s = asyncio.get_running_loop().time() + KNOWN_WAIT_S
-        waiting.add(request)
         try:
             while not slave.knows_offsets():
                 if asyncio.get_running_loop().time() > deadline_s:
                     _refuse_unknown()
                 await asyncio.sleep(_KNOWN_PAUSE_S)
         finally:
-            waiting.remove(request)
+            waiting.discard(place)  # a refusal that is raised may keep it alive for longer
         answer = handle(request)
         return await answer if isinstance(answer, Coroutine) else answer
 

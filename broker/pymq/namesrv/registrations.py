@@ -39,7 +39,8 @@ class Live:
     expiry_s: float
     #: Over which another broker registered the same address; None: nobody, or it has ended.
     rival: object = None
-    #: Since when it is registered: whoever had its name and id before was put out then.
+    #: When it first registered with its id, which put out whoever had that until then. Renewals do
+    #: not change it; ``RouteTable.grant`` moves it with ``seen_s``, which it is compared with.
     since_s: float = 0.0
 
     @property

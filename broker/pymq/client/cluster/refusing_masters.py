@@ -7,11 +7,13 @@ master has, too, when it is only busy: for moments, or for hours.
 from dataclasses import dataclass
 
 #: Name servers hear of a change within moments of it: at first we look this often, and later after
-#: ``WAIT_SHARE`` of the time for which it has refused by then, until it is as long as routes are
-#: believed in any case.
+#: ``WAIT_SHARE`` of the time for which it has refused by then.
 LOOK_FIRST_S = 0.2
 WAIT_SHARE = 0.25
-#: After this long without a refusal, the count starts from zero.
+#: One that has been busy for hours may become a slave at last: it is looked at least this often,
+#: which costs one route each time.
+LOOK_MAX_S = 5.0
+#: A master that has refused nothing for this long is looked at as if it had never refused.
 OVER_S = 30.0
 
 
@@ -26,11 +28,11 @@ class RefusingMasters:
     """Since when which addresses refuse. Times are the caller's monotonic clock, in seconds.
 
     Args:
-        wait_max_s: one that refuses for long is looked at this often.
+        age_s: routes are read this often in any case; it is never longer until a look.
     """
 
-    def __init__(self, wait_max_s: float) -> None:
-        self._wait_max_s = wait_max_s
+    def __init__(self, age_s: float) -> None:
+        self._wait_max_s = min(age_s, LOOK_MAX_S)
         self._refusals: dict[str, _Refusals] = {}
 
     def refused(self, address: str, now_s: float) -> bool:

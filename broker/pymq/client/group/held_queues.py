@@ -25,7 +25,7 @@ from pymq.client.group.queue_reader import QueueReader
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.rebalance_listener import ListenerCalls
 from pymq.client.group.start_policy import StartPolicy
-from pymq.client.group.unread import say_unread
+from pymq.client.group.unread import UnreadQueues
 from pymq.errors import ConfigurationError, PymqError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import those_who_wait
@@ -66,16 +66,16 @@ class HeldQueues:
         self._inbox = inbox
         self._listener = listener
         self._wake = wake
-        self._troubles = SaidOnce(_log)
+        troubles = SaidOnce(_log)
         self._reader_parts = ReaderParts(
             group=group,
             pool=pool,
             inbox=inbox,
             offsets=offsets,
             on_undecodable=on_undecodable,
-            troubles=self._troubles,
+            unread=UnreadQueues(group, troubles),
         )
-        self._commits = QueueCommits(group, self._is_surely_ours, self._troubles)
+        self._commits = QueueCommits(group, self._is_surely_ours, troubles)
         #: For a consumer in order; set before anything is taken.
         self.locks: QueueLocks | None = None
         self.readers: dict[MessageQueue, QueueReader] = {}
@@ -227,7 +227,7 @@ class HeldQueues:
             await reader.run()
         except PymqError as error:
             # Where to begin is not known, and guessing would skip messages or repeat all.
-            say_unread(self._troubles, self._group, queue, error)
+            self._reader_parts.unread.failed(queue, error)
         finally:
             is_ours = self.readers.get(queue) is reader and not self._is_closing
             if is_ours:

@@ -17,7 +17,8 @@ nothing of its queue is delivered.
 
 A slave that was the master refuses all locks, before name servers know of the new one. So does a
 master when other members have all the queues: what is refused so is lost when a route that was read
-later still names that master, and it refuses all the same.
+later still names that master, and it refuses all the same. Who has no locks there yet has a route
+read now and then (``LiveRoutes.doubt_master``), and asks again.
 
 Source: RocketMQ RebalanceImpl.lock, lockAll, unlock; RebalanceLockManager.
 """
@@ -248,7 +249,9 @@ class QueueLocks:
             lock, granted = await self._ask_at(await self._master(queues[0]), queues)
             if granted:
                 self._refusals.pop(broker, None)
-            elif are_ours and not await self._are_refused_for_good(queues, lock):
+            elif not are_ours:
+                self._pool.routes.doubt_master(lock.channel.address)
+            elif not await self._doubt_refused(queues, lock):
                 _log.debug("group %r: %s grants no lock", self._group, lock.channel.peer)
                 return _Answer(lock, set(), set())
         except PymqError as error:
@@ -267,10 +270,11 @@ class QueueLocks:
         self._note_refused(queues, granted)
         return _Answer(lock, granted, set(queues) - granted)
 
-    async def _are_refused_for_good(self, queues: list[MessageQueue], lock: _Lock) -> bool:
-        """Has a broker that refuses all locks of ours done so before, and is it a master yet?
+    async def _doubt_refused(self, queues: list[MessageQueue], lock: _Lock) -> bool:
+        """Doubt locks of ours, all of which their broker refuses, and look whether it is a master.
 
-        Until that is known they are in doubt.
+        Returns:
+            Are they lost? It has refused them for a while, and is a master by a later route.
 
         Raises:
             PymqError: we are closed.

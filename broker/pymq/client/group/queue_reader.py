@@ -16,7 +16,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Hashable
 
 from pymq.client import operations
 from pymq.client.cluster.routes import MASTER_ID
@@ -28,7 +27,7 @@ from pymq.client.group.pulled_messages import read_pulled
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import wants_the_same
-from pymq.client.group.unread import AWAY, broker_causes, say_unread
+from pymq.client.group.unread import AWAY
 from pymq.client.operations import PullResult, PullStatus
 from pymq.errors import (
     BrokerError,
@@ -103,8 +102,6 @@ class QueueReader:
         self._count_max = PULL_COUNT_MAX
         self._may_pull = asyncio.Event()
         self._may_pull.set()
-        #: What this reader has said, or one before it that could not begin, and is not over.
-        self._causes: set[Hashable] = broker_causes(queue.broker_name)
         #: The message that kept the queue from pulling, as it was logged.
         self._held_offset: int | None = None
         self._step_scope: asyncio.Timeout | None = None
@@ -260,7 +257,7 @@ class QueueReader:
         except PymqError as error:
             self._failed(error)
             return self._pause_after(error)
-        self._succeeded()
+        self._parts.unread.succeeded(self.queue)
         self._broker_id = result.suggested_broker_id
         has_advanced = process_queue.next_offset > offset
         return self._pace.pause_after(has_advanced=has_advanced, took_s=took_s)
@@ -382,12 +379,7 @@ class QueueReader:
         return self._pace.pause_after_failure(error)
 
     def _failed(self, error: PymqError) -> None:
-        self._causes.add(say_unread(self._parts.troubles, self._group, self.queue, error))
-
-    def _succeeded(self) -> None:
-        while self._causes:
-            cause = self._causes.pop()
-            self._parts.troubles.over(cause, "%s: reading goes on after a failure", self._named)
+        self._parts.unread.failed(self.queue, error)
 
     @property
     def _named(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.group.broker_offsets import QueueOffsets
 from pymq.client.group.inbox import Delivery, Inbox
-from pymq.net.said_once import SaidOnce
+from pymq.client.group.unread import UnreadQueues
 from pymq.protocol.bodies import MessageQueue
 
 
@@ -20,7 +20,7 @@ class ReaderParts:
         inbox: gets the messages.
         offsets: returns who keeps the offset of a queue.
         on_undecodable: gets messages whose body cannot be decompressed.
-        troubles: what was said, of all readers of the group.
+        unread: says which queues of the group cannot be read.
     """
 
     group: str
@@ -28,4 +28,4 @@ class ReaderParts:
     inbox: Inbox
     offsets: Callable[[MessageQueue], QueueOffsets]
     on_undecodable: Callable[[Delivery], None]
-    troubles: SaidOnce
+    unread: UnreadQueues

@@ -1,5 +1,6 @@
 """Queues that cannot be read: said once for all queues of a broker that is away, or a slave now."""
 
+import time
 from collections.abc import Hashable
 
 from pymq.errors import (
@@ -17,38 +18,82 @@ from pymq.protocol.bodies import MessageQueue
 AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
 #: Likewise of one that is busy, or a slave that nobody may read from.
 _REFUSES_ALL = (ServiceNotAvailable, SystemBusy)
+#: A queue that has not failed for so long is another member's by now, or paused: one that is read
+#: fails again sooner, after a timeout of its pull, too.
+LAPSE_S = 60.0
 
 
-def broker_causes(broker_name: str) -> set[Hashable]:
-    """Return the causes that all queues of a broker have in common; a restart has both."""
-    return {(broker_name, is_away) for is_away in (True, False)}
+class UnreadQueues:
+    """Which queues of a group cannot be read, and why. For one event loop.
 
+    What all queues of a broker have in common is over when the last of them is read again. It
+    belongs to queues, not to their readers: one that cannot find out where to begin ends, and the
+    next one takes its place.
 
-def say_unread(troubles: SaidOnce, group: str, queue: MessageQueue, error: PymqError) -> Hashable:
-    """Say why a queue cannot be read, once for all queues of a broker if it fails at all of them.
-
-    Returns:
-        The cause, for ``troubles.over``.
+    Args:
+        group: consumer group.
+        troubles: says it.
     """
-    cause: Hashable
-    if isinstance(error, (*AWAY, *_REFUSES_ALL)):
-        cause = queue.broker_name, isinstance(error, AWAY)
-        troubles.warn(
-            cause,
-            "group %r cannot read the queues of broker %r, trying again: %s",
-            group,
-            queue.broker_name,
-            error,
-        )
-    else:
-        cause = (queue, type(error), getattr(error, "code", None))
-        troubles.warn(
-            cause,
-            "group %r, topic %r: queue %d of broker %r cannot be read, trying again: %s",
-            group,
-            queue.topic,
-            queue.queue_id,
-            queue.broker_name,
-            error,
-        )
-    return cause
+
+    def __init__(self, group: str, troubles: SaidOnce) -> None:
+        self._group = group
+        self._troubles = troubles
+        #: Cause -> queue -> when it failed last, in that order; monotonic.
+        self._failed_s: dict[Hashable, dict[MessageQueue, float]] = {}
+        self._causes: dict[MessageQueue, set[Hashable]] = {}
+
+    def failed(self, queue: MessageQueue, error: PymqError) -> None:
+        """Say why a queue cannot be read, once for all of a broker if it fails at all of them."""
+        cause: Hashable
+        if isinstance(error, (*AWAY, *_REFUSES_ALL)):
+            cause = queue.broker_name, isinstance(error, AWAY)
+            self._note(cause, queue)
+            self._troubles.warn(
+                cause,
+                "group %r cannot read the queues of broker %r, trying again: %s",
+                self._group,
+                queue.broker_name,
+                error,
+            )
+        else:
+            cause = (queue, type(error), getattr(error, "code", None))
+            self._note(cause, queue)
+            self._troubles.warn(
+                cause,
+                "group %r, topic %r: queue %d of broker %r cannot be read, trying again: %s",
+                self._group,
+                queue.topic,
+                queue.queue_id,
+                queue.broker_name,
+                error,
+            )
+
+    def _note(self, cause: Hashable, queue: MessageQueue) -> None:
+        failed_s = self._failed_s.setdefault(cause, {})
+        if not _goes_on(failed_s):
+            self._troubles.over(cause)  # Nobody was there to say so.
+            failed_s.clear()
+        failed_s.pop(queue, None)
+        failed_s[queue] = time.monotonic()
+        self._causes.setdefault(queue, set()).add(cause)
+
+    def succeeded(self, queue: MessageQueue) -> None:
+        """A queue is read: what kept it from that is over, unless others still fail so."""
+        for cause in self._causes.pop(queue, ()):
+            failed_s = self._failed_s.get(cause, {})
+            failed_s.pop(queue, None)
+            if not _goes_on(failed_s):
+                self._failed_s.pop(cause, None)
+                self._troubles.over(
+                    cause,
+                    "group %r, topic %r, %s:%d: reading goes on after a failure",
+                    self._group,
+                    queue.topic,
+                    queue.broker_name,
+                    queue.queue_id,
+                )
+
+
+def _goes_on(failed_s: dict[MessageQueue, float]) -> bool:
+    """Does a queue still fail?"""
+    return bool(failed_s) and time.monotonic() - next(reversed(failed_s.values())) < LAPSE_S

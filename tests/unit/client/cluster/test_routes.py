@@ -16,6 +16,7 @@ from pymq.client.cluster.routes import (
     QUEUE_COUNT_MAX,
     existing_route,
     no_route,
+    no_write_queue,
     pick_queue,
     provisional_route,
 )
@@ -88,6 +89,41 @@ def test_an_order_configuration_with_a_number_that_cannot_be_is_refused(count: s
 def test_an_order_configuration_may_have_zeros_and_parts_that_are_none() -> None:
     route = existing_route("T", found(A, order=f"b:{'0' * 20}2;c;d:x;e:\u0662;:3"))
     assert route.write_queues == queues(("b", 0), ("b", 1))
+
+
+def test_blanks_in_an_order_configuration_do_not_matter() -> None:
+    route = existing_route("T", found(A, order=" b:2 ; c : 1;; "))
+    assert route.write_queues == queues(("b", 0), ("b", 1), ("c", 0))
+
+
+@pytest.mark.parametrize("conf", ["b0", "b0:x", "b0:-1;;", ":3", "b0:2:1"])
+def test_an_order_configuration_without_a_queue_is_named_in_the_error(conf: str) -> None:
+    route = existing_route("T", found(A, order=conf))
+    assert route.write_queues == () and route.order_conf == conf
+    text = str(no_write_queue(route))
+    assert "ORDER_TOPIC_CONFIG" in text and f"says {conf!r}" in text
+    assert f"not so: {conf.rstrip(';')!r}" in text
+    assert "permission" not in text
+
+
+def test_the_broker_of_an_order_configuration_that_is_not_there_is_named_with_it() -> None:
+    route = existing_route("T", found(A, order="ghost:1"))
+    with pytest.raises(RouteNotFound, match=r"no master of broker 'ghost'.*'ghost:1'"):
+        route.address("ghost")
+    plain = existing_route("T", found(A))
+    with pytest.raises(RouteNotFound, match=r"is that broker running\?$"):
+        plain.address("ghost")
+
+
+def test_parts_of_an_order_configuration_that_are_none_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(3):
+        existing_route("warned", found(A, order="b:1;c;d:x"))
+    (warning,) = caplog.messages
+    assert "'warned'" in warning and "not so: 'c', 'd:x'" in warning
+    existing_route("warned", found(A, order="b:1;d:1;"))
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("by_order", [False, True])

@@ -56,6 +56,8 @@ class Brokers:
         #: Addresses at which locks were asked for, and topics whose routes were read since.
         self.asked: list[str] = []
         self.read: list[str] = []
+        #: Addresses that are looked at in the background: are they masters?
+        self.doubted: list[str] = []
         #: Called when a broker has granted, before it answers.
         self.before_answer: Callable[[], None] = lambda: None
         #: Called when a route is read because somebody waits for it.
@@ -71,6 +73,9 @@ class Brokers:
 
     def find(self, topic: str) -> Known | None:
         return self._known.get(topic)
+
+    def doubt_master(self, address: str) -> None:
+        self.doubted.append(address)
 
     def tell(self, topic: str) -> None:
         """The route of a topic is read, in the background."""
@@ -344,20 +349,23 @@ def test_a_master_that_refuses_all_again_and_again_has_given_the_queues_to_other
     assert caplog.text.count("because the broker has given the queue to another") == 2
 
 
-def test_queues_that_are_not_ours_are_refused_without_any_doubt() -> None:
-    """Another member has them, for as long as its handlers take; nor is part of them a doubt."""
+def test_queues_that_are_not_ours_are_refused_without_waiting_for_a_route() -> None:
+    """Another member has them, for as long as its handlers take, or it is no master any more."""
 
     async def test() -> None:
         member = Member()
         member.brokers.granted = {OTHER}
         for _ in range(3):
             await member.locks.lock([ONE])
+        assert member.brokers.doubted == ["a:1"] * 3
         assert await member.locks.lock([ONE, OTHER]) == {OTHER}
+        assert len(member.brokers.doubted) == 3, "it grants some"
         member.brokers.granted = {ONE, OTHER}
         assert await member.locks.lock([ONE]) == {ONE}
         member.brokers.granted = {OTHER}
         await member.locks.renew()
         assert member.lost == [ONE] and member.brokers.read == []
+        assert len(member.brokers.doubted) == 3
 
     asyncio.run(test())
 

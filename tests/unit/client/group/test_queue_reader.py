@@ -17,7 +17,7 @@ from pymq.client.group.inbox import FlowLimits, Inbox
 from pymq.client.group.queue_reader import QueueReader
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
-from pymq.client.group.unread import say_unread
+from pymq.client.group.unread import UnreadQueues
 from pymq.client.operations import Pull, PullResult, PullStatus
 from pymq.client.pulling.pull_buffer import PullBuffer
 from pymq.client.pulling.pull_reader import PullReader
@@ -69,7 +69,7 @@ def reader_of(broker: Any, inbox: Inbox) -> QueueReader:
         inbox=inbox,
         offsets=lambda queue: BrokerOffsets("g", queue, broker),
         on_undecodable=lambda _: None,
-        troubles=SaidOnce(logging.getLogger("test")),
+        unread=UnreadQueues("g", SaidOnce(logging.getLogger("test"))),
     )
     common: dict[str, Any] = {
         "subscription": Subscription(topic="T"),
@@ -170,7 +170,7 @@ def test_a_broker_that_was_away_and_then_refused_is_warned_of_again_when_it_is_a
     async def test() -> None:
         reader = reader_of(broker, Inbox(FlowLimits()))
         for error in before:
-            say_unread(reader._parts.troubles, "g", QUEUE, error)
+            reader._parts.unread.failed(QUEUE, error)
         await read(reader, lambda: len(broker.pulls) > len(pulls))
 
     broker = Broker(respond)
