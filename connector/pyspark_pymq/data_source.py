@@ -116,7 +116,9 @@ class PymqSource(DataSource):
                 'which may have other readers. Use mode("append")'
             )
         options = sink_options(self.options)
-        return PymqBatchWriter(options, check_columns(schema, options), plan_sink(options))
+        writer = PymqBatchWriter(options, check_columns(schema, options), plan_sink(options))
+        writer.choose_home()
+        return writer
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "PymqStreamWriter":
         """Return the writer of ``df.writeStream``.

@@ -5,6 +5,7 @@ Every error names the option in its usual spelling, what was given, and what wou
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -40,6 +41,8 @@ _NO_OPTIONS = (
 _EXAMPLES = {
     "nameServer": '.option("nameServer", "127.0.0.1:9876")',
 }
+#: In the names of options whose values must not be told.
+_SECRET = re.compile("key|secret|passw|token|jaas|credential")
 #: Longest name of a sink.
 NAME_MAX = 255
 #: Clients wait less than a day.
@@ -130,8 +133,11 @@ def _check_names(
             hint = f"did you mean {spelling[near[0]]}?"
         else:
             hint = "no option has a name like it."
+        # An option that is known elsewhere is no secret; of one meant for another connector the
+        # value may be, and this ends up in logs.
+        told = "" if other is None and _SECRET.search(name) else f"={value!r}"
         raise ConfigurationError(
-            f"option {other or name}={value!r} is unknown to the pymq {side}: {hint} "
+            f"option {other or name}{told} is unknown to the pymq {side}: {hint} "
             f"It knows {', '.join(sorted(known))}"
         )
 

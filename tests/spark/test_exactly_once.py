@@ -35,13 +35,10 @@ from pymq.protocol.codes import SinkCode, SinkRequest
 from pymq.protocol.sink_bodies import SinkRow
 from pymq.protocol.sink_decisions import StagedRuns
 from pyspark_pymq.data_source import PymqSource
-from pyspark_pymq.sink import exactly_once, home, identity
+from pyspark_pymq.sink import answers, exactly_once, home, identity
+from pyspark_pymq.sink.answers import NAMESPACE
 from pyspark_pymq.sink.exactly_once import Staged
-from pyspark_pymq.sink.home import (
-    NAMESPACE,
-    _homes_of_this_process,
-    _unable_of_this_process,
-)
+from pyspark_pymq.sink.home import _homes_of_this_process, _unable_of_this_process
 from pyspark_pymq.sink.plan import _plans_of_this_process
 from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
 
@@ -468,6 +465,42 @@ def test_a_query_that_starts_while_all_brokers_stay_away(query: Query) -> None:
     assert query.stored() == []
 
 
+def test_a_frozen_broker_that_has_nothing_to_do_with_a_new_sink(
+    query: Query, context: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name servers take minutes to forget it, and so long nothing would be written."""
+    bed = query.bed
+    bed.create_topic("only", on=["broker-a"])
+    query.options |= {"requestTimeoutMs": "1000", "retryTimeoutMs": "1500"}
+    monkeypatch.setattr(answers, "OTHERS_TIMEOUT_S", 0.2)
+    bed.freeze("broker-b")
+    at_a, chosen = {"topic": "only"}, {"sinkBroker": "broker-a"}
+
+    def write(**options: str) -> None:
+        writer = PymqSource({**query.options, **options}).writer(BODY, False)
+        writer = pickle.loads(pickle.dumps(writer))
+        writer.commit([writer.write(rows(0, 5)), writer.write(rows(5, 10))])
+
+    for number, options in enumerate((at_a, chosen, at_a | chosen)):
+        write(**options)
+        write(**options, txnAppId=f"app-{number}", txnVersion="1")
+        new = Query(bed, query._context, **query.options | options)
+        new.query = f"new-{number}"
+        new.batch(0, rows(0, 10))
+    # Nobody can know the sink of a write without a name: any broker of the topic will do. The
+    # driver chooses it, so that it is the same one after the other has come back.
+    context.clear()
+    writers = [PymqSource(query.options).writer(BODY, False) for _ in range(8)]
+    tasks = [[writer.write(rows(0, 5))] for writer in writers]
+    bed.thaw("broker-b")
+    for writer, messages in zip(writers, tasks, strict=True):
+        writer.commit([*messages, writer.write(rows(5, 10))])
+    assert len(bed.stored("only")) == 60
+    assert {one.broker for one in bed.stored("only")} == {"broker-a"}
+    assert {one.broker for one in bed.stored("T")} == {"broker-a"}
+    assert len(query.stored()) == 30 + 80
+
+
 def test_name_servers_that_lost_what_they_kept(query: Query) -> None:
     """The broker that has the sink is found all the same, and else it is not guessed."""
     query.batch(0, rows(0, 5))
@@ -526,7 +559,7 @@ def test_a_numbered_batch_write_wants_all_name_servers_to_say_that_its_sink_is_n
 def test_name_servers_that_do_not_agree(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that knows the sink decides; without one nothing is guessed."""
     told = {"name-server-1:9876": NAMES[0], "name-server-2:9876": NAMES[1]}
-    monkeypatch.setattr(home, "_remembered", lambda *_: (told, None))
+    monkeypatch.setattr(home, "remembered_homes", lambda *_: (told, None))
     with pytest.raises(ConfigurationError, match="do not agree .*-1:9876 says broker-a, "):
         query.writer(0).write(rows(0, 5))
     query.options["sinkBroker"] = NAMES[1]

@@ -5,16 +5,20 @@ What Spark would run, without a Spark; ``test_positions_in_spark`` has the rest.
 
 import itertools
 import json
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.administration import admin_of
 from tests.spark.readers import (
     HAS_LIMITS,
+    SCHEMA,
     TOPIC,
     batch,
     in_background,
+    options,
     read_on,
     read_until,
     rows,
@@ -22,8 +26,12 @@ from tests.spark.readers import (
 )
 from tests.spark.two_brokers import NAMES, TwoBrokers, numbers, wait_until
 
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.message import Message
+from pymq.testing import Cluster
+from pyspark_pymq.source.batch_reader import PymqBatchReader
+from pyspark_pymq.source.reader import PymqStreamReader
 
 GROUP = "readers"
 
@@ -235,3 +243,55 @@ def test_bytes_of_a_batch(two_brokers: TwoBrokers, size: int) -> None:
     assert count == 2400
     assert max(sizes) < 2 * most, sizes
     assert len(sizes) < 6 * sum(sizes) / most, sizes
+
+
+SEGMENT_BYTES = 1 << 20
+
+
+def test_messages_that_the_broker_has_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its age, before the query or its task has read them."""
+    store = {
+        "segment_bytes": SEGMENT_BYTES,
+        "reserved_hours": 0,
+        "clean_interval_ms": 200,
+        "clean_pause_ms": 0,
+        "queue_flush_interval_ms": 200,
+    }
+    with (
+        Cluster(tmp_path / "store", store_settings=store) as cluster,
+        BlockingClient(cluster.name_server, timeout_s=30.0) as client,
+    ):
+        admin = admin_of(client)
+        for topic in (TOPIC, "other"):
+            admin.topics.create(topic, queue_count=1)
+        (queue,) = client.read_queues(TOPIC)
+        client.send_batch(queue, [Message(TOPIC, body) for body in numbers(20)])
+
+        def reader(**more: str) -> PymqStreamReader:
+            given = options(cluster.name_server, startingoffsets="earliest", **more)
+            return PymqStreamReader(given, SCHEMA)
+
+        first = reader()
+        some, position = read_on(first, first.initialOffset())
+        assert len(some) == 20
+        client.send_batch(queue, [Message(TOPIC, body) for body in numbers(20, 40)])
+        late = PymqBatchReader(options(cluster.name_server), SCHEMA)
+        planned = late.partitions()
+        for _ in range(3 * SEGMENT_BYTES // 100_000):
+            client.send(Message("other", os.urandom(100_000)))
+
+        def is_deleted() -> bool:
+            admin.brokers.delete_expired_log(queue.broker_name)
+            return client.bounds([queue])[queue] == (40, 40)
+
+        wait_until(is_deleted, "the broker deletes what is in its first segments")
+        client.send_batch(queue, [Message(TOPIC, body) for body in numbers(40, 45)])
+        with pytest.raises(OffsetOutOfRange, match=r"20\.\.39 are gone.*failOnDataLoss"):
+            read_on(reader(), position)
+        with pytest.raises(OffsetOutOfRange, match=r"0\.\.39 are gone"):
+            rows(late, planned)
+        found, _ = read_on(reader(failondataloss="false"), position)
+    assert [(one.offset, one.body) for one in found] == list(enumerate(numbers(40, 45), 40))
+    assert "20..39 are gone" in caplog.text

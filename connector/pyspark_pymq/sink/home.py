@@ -7,6 +7,19 @@ that are there: a sink is where its last batch is. A sink that nobody knows gets
 brokers of pymq that have the topic, the same for all tasks; that of a batch write only if all name
 servers say that they do not know it.
 
+Who has to answer before a sink is taken for one that nobody knows:
+
+=====================================  =====================================================
+sink                                   brokers that have to answer
+=====================================  =====================================================
+first batch; all name servers answer,  those of the topic; with ``sinkBroker`` that one alone.
+and do not know it                     Name servers are told of a broker before rows go there:
+                                       the others are asked in case they have lost that
+any other                              all that are registered
+a batch write without txnAppId         the first of the topic's that can: its name is random, and
+                                       nobody knows it. The driver chooses, for all tasks
+=====================================  =====================================================
+
 Rows are written at least once if every broker of the topic has answered that it cannot do better.
 One that gives no answer, or that a route names and no name server knows any more, is waited for:
 it may be the one that can. What was found out holds for the run of the query in this process, so
@@ -15,33 +28,34 @@ that a broker of RocketMQ that is away later holds up nothing.
 
 import functools
 import logging
+import shlex
 import time
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pymq.client import operations
-from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.cluster.config import ClientConfig
 from pymq.client.sockets.blocking_pool import PASSING
 from pymq.client.sockets.bulk_client import BulkClient
-from pymq.errors import (
-    ConfigurationError,
-    PymqError,
-    RequestNotSupported,
-    RouteNotFound,
-    TopicNotExist,
-)
+from pymq.errors import ConfigurationError, PymqError, RouteNotFound, TopicNotExist
 from pyspark_pymq.retrying import Retries
+from pyspark_pymq.sink.answers import (
+    ask_brokers,
+    first_capable,
+    masters_of,
+    remember_home,
+    remembered_homes,
+    tell_again,
+)
 from pyspark_pymq.sink.identity import BatchIdentity
 from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.sink.plan import TIMEOUT_MAX_S, SinkPlan
 
 LOG = logging.getLogger(__name__)
-#: Of the key-value pairs of name servers: sink -> the name of its broker.
-NAMESPACE = "PYMQ_SINKS"
-#: Name servers that were away when the others were told of a sink are told again after this, and
-#: tasks do not wait longer than that for them.
-TELL_AGAIN_S, TELL_TIMEOUT_S = 30.0, 1.0
+#: Name servers that were away when the others were told of a sink are told again after this.
+TELL_AGAIN_S = 30.0
 
 
 class SinkHome(NamedTuple):
@@ -93,7 +107,7 @@ def find_home(
     topic_brokers: set[str] = set()
     while True:
         try:
-            masters = _masters(client)
+            masters = masters_of(client)
             if key in known:
                 _tell_again(client, identity.sink, known[key])
                 return SinkHome(known[key].broker, _address(known[key].broker, masters, identity))
@@ -103,13 +117,46 @@ def find_home(
                     unable.add(run)
                 return None
             if identity.is_lasting:
-                untold = _remember(client, identity.sink, name, known=remembered)
+                untold = remember_home(client, identity.sink, name, known=remembered)
                 known[key] = _Known(name, untold, time.monotonic() + TELL_AGAIN_S)
                 if name not in remembered.values():
                     LOG.info("sink %s is at broker %s", identity.sink, name)
             return SinkHome(name, _address(name, masters, identity))
         except PASSING as error:
             retries.wait_after(error)
+
+
+def choose_for_job(
+    options: SinkOptions, identity: BatchIdentity, plan: SinkPlan
+) -> SinkHome | None:
+    """Return the broker of a batch write that nobody can repeat, for all of its tasks.
+
+    Runs on the driver, which asks once and not for long. Tasks that ask for themselves would not
+    agree if a broker came back meanwhile.
+
+    Args:
+        options: of the sink.
+        identity: of the batch, which is not a lasting one.
+        plan: with a route, unless only rows name their topic.
+
+    Returns:
+        None if it is not known, and tasks have to find out.
+    """
+    if options.topic is not None and not plan.routes:
+        return None
+    config = ClientConfig(
+        name_servers=options.name_servers,
+        timeout_s=min(options.request_timeout_s, TIMEOUT_MAX_S),
+        network=options.network,
+    )
+    with BulkClient(config.name_servers, config=config, routes=plan.routes) as client:
+        try:
+            masters = masters_of(client)
+            name = _find_for_job(client, options, identity, masters, set())
+            return None if name is None else SinkHome(name, _address(name, masters, identity))
+        except PymqError as error:
+            LOG.info("%s: tasks look for its broker themselves: %s", identity, error)
+            return None
 
 
 def find_again(
@@ -124,7 +171,7 @@ def find_again(
     """
     while True:
         try:
-            return SinkHome(home.broker, _address(home.broker, _masters(client), identity))
+            return SinkHome(home.broker, _address(home.broker, masters_of(client), identity))
         except PASSING as error:
             retries.wait_after(error)
 
@@ -141,7 +188,7 @@ def check_topic_at_home(client: BulkClient, topic: str, broker: str) -> None:
     """
     try:
         names = {queue.broker_name for queue in client.route(topic).write_queues}
-        address = None if broker in names else _masters(client).get(broker)
+        address = None if broker in names else masters_of(client).get(broker)
     except PymqError:  # Sending comes upon it, too, and knows how long to wait.
         return
     if not names or address is None:
@@ -177,13 +224,17 @@ def _find(
     Returns:
         The name, None if there is no broker that can; and what each name server says.
     """
-    remembered, failure = _remembered(client, identity.sink) if identity.is_lasting else ({}, None)
+    if not identity.is_lasting:
+        return _find_for_job(client, options, identity, masters, topic_brokers), {}
+    remembered, failure = remembered_homes(client, identity.sink)
     wanted = options.sink_broker
     if wanted is None and len(set(remembered.values())) == 1:
         wanted = next(iter(remembered.values()))
     if set(remembered.values()) == {wanted}:
         return wanted, remembered
-    capable, found = _ask_all(client, identity.sink, masters)
+    is_new = identity.is_first and not remembered and failure is None
+    optional = _without_part(client, options, masters, topic_brokers) if is_new else ()
+    capable, found, quiet = ask_brokers(client, identity.sink, masters, optional=optional)
     # Where name servers do not agree, one may have missed that the sink has moved: from a broker
     # that was lost, and may be back. It is where its last batch is.
     others = found[:1] if wanted in remembered.values() else found
@@ -191,7 +242,7 @@ def _find(
         raise ConfigurationError(
             f"option sinkBroker={wanted}: sink {identity.sink} is at broker {elsewhere[0]}. Leave "
             f"the option out; or, if what it has published there is of no use any more, run "
-            f"`pymq sink forget {identity.sink}` first"
+            f"`pymq sink forget {shlex.quote(identity.sink)}` first"
         )
     name = wanted or (found[0] if found else None)
     if name is None:
@@ -201,37 +252,19 @@ def _find(
         if remembered or (candidates and not identity.is_first):
             raise _unknown(identity, masters, remembered, silent=silent, failure=failure)
         if not candidates:
-            if silent and options.topic is not None:
-                client.doubt_route(options.topic)  # It may be older than what is registered.
-                raise _undecided(identity, options.topic, silent, masters)
+            _check_silent(client, options, identity, silent, masters)
             return None, remembered
         if failure is not None and identity.is_job:
             raise failure  # It may have been told, long ago, what the others have not.
-        name = candidates[zlib.crc32(identity.sink.encode()) % len(candidates)]
-    return name, remembered
-
-
-def _masters(client: BulkClient) -> dict[str, str]:
-    """Return broker name -> address of its master; while there is no name server, what is known.
-
-    Raises:
-        RouteNotFound: there is none.
-    """
-    found: dict[str, str] = {}
-    try:
-        for name, broker in client.cluster_info().brokers.items():
-            if MASTER_ID in broker.addresses:
-                found[name] = broker.addresses[MASTER_ID]
-    except PASSING:
-        for route in client.known_routes():
-            found |= route.masters()
-        if not found:
-            raise
-    if not found:
-        raise RouteNotFound(
-            f"name servers {', '.join(client.name_servers)} know no broker: is one running?"
+        name = candidates[_number(identity, candidates)]
+    if quiet and name in masters:
+        LOG.warning(
+            "sink %s is new, all name servers say; %s, which its rows cannot go to, gave no answer "
+            "and could not be asked whether it knows it",
+            identity.sink,
+            ", ".join(quiet),
         )
-    return found
+    return name, remembered
 
 
 def _address(name: str, masters: Mapping[str, str], identity: BatchIdentity) -> str:
@@ -246,21 +279,36 @@ def _address(name: str, masters: Mapping[str, str], identity: BatchIdentity) -> 
     return address
 
 
-def _ask_all(
-    client: BulkClient, sink: str, masters: Mapping[str, str]
-) -> tuple[list[str], list[str]]:
-    """Return the brokers that know of sinks; those that know this one, its last batch first."""
-    capable: list[str] = []
-    found: dict[str, tuple[int, int]] = {}
-    for name in sorted(masters):
-        try:
-            rows = client.ask(masters[name], operations.show_sinks(sink))
-        except RequestNotSupported:
-            continue
-        capable.append(name)
-        if rows:
-            found[name] = max((row.last.batch, row.decided_ms) for row in rows)
-    return capable, sorted(found, key=lambda name: found[name], reverse=True)
+def _without_part(
+    client: BulkClient, options: SinkOptions, masters: Iterable[str], topic_brokers: set[str]
+) -> set[str]:
+    """Return the brokers that the rows of a new sink cannot go to; add those of the topic."""
+    if options.sink_broker is not None:
+        return set(masters) - {options.sink_broker}
+    return set(masters).difference(_candidates(client, options, set(masters), topic_brokers))
+
+
+def _find_for_job(
+    client: BulkClient,
+    options: SinkOptions,
+    identity: BatchIdentity,
+    masters: Mapping[str, str],
+    topic_brokers: set[str],
+) -> str | None:
+    """Return the name of the broker of a sink that lasts no longer than its job; as ``_find``."""
+    if options.sink_broker is not None:
+        return options.sink_broker
+    names = _candidates(client, options, set(masters), topic_brokers)
+    start = _number(identity, names) if names else 0
+    name = first_capable(client, identity.sink, masters, names[start:] + names[:start])
+    if name is None:
+        _check_silent(client, options, identity, topic_brokers - set(masters), masters)
+    return name
+
+
+def _number(identity: BatchIdentity, brokers: Collection[str]) -> int:
+    """Return which of some brokers a sink gets."""
+    return zlib.crc32(identity.sink.encode()) % len(brokers)
 
 
 def _candidates(
@@ -274,14 +322,22 @@ def _candidates(
     return sorted(routed & set(capable))
 
 
-def _undecided(
-    identity: BatchIdentity, topic: str, silent: Collection[str], masters: Mapping[str, str]
-) -> RouteNotFound:
-    return RouteNotFound(
+def _check_silent(
+    client: BulkClient,
+    options: SinkOptions,
+    identity: BatchIdentity,
+    silent: Collection[str],
+    masters: Mapping[str, str],
+) -> None:
+    """Raise if one of the topic's brokers is not registered, and so has not said what it can."""
+    if not silent or options.topic is None:
+        return
+    client.doubt_route(options.topic)  # It may be older than what is registered.
+    raise RouteNotFound(
         f"{identity}: whether it can be written exactly once is not known, because "
-        f"{', '.join(sorted(silent))}, which topic {topic} has queues at, is known to no name "
-        f"server now; there are {', '.join(sorted(masters))}. Start that broker; or, if it is gone "
-        "for good, start the query again, or choose with option delivery"
+        f"{', '.join(sorted(silent))}, which topic {options.topic} has queues at, is known to no "
+        f"name server now; there are {', '.join(sorted(masters))}. Start that broker; or, if it is "
+        "gone for good, start the query again, or choose with option delivery"
     )
 
 
@@ -317,60 +373,11 @@ def _unknown(
     return ConfigurationError(text)
 
 
-def _remembered(client: BulkClient, sink: str) -> tuple[dict[str, str], PymqError | None]:
-    """Return what name servers say, each for itself, and why one says nothing.
-
-    Raises:
-        PymqError: none of them answers.
-    """
-    found: dict[str, str] = {}
-    failures: list[PymqError] = []
-    for address in client.name_servers:
-        try:
-            name = client.ask(address, operations.find_value(NAMESPACE, sink))
-        except PASSING as error:
-            failures.append(error)
-        else:
-            if name:
-                found[address] = name
-    if len(failures) == len(client.name_servers):
-        raise failures[0]
-    return found, failures[0] if failures else None
-
-
-def _remember(
-    client: BulkClient, sink: str, broker: str, *, known: Mapping[str, str]
-) -> list[str]:
-    """Tell the name servers that do not know it; return those that are away.
-
-    Raises:
-        PymqError: all of them are.
-    """
-    failures: dict[str, PymqError] = {}
-    for address in client.name_servers:
-        try:
-            if known.get(address) != broker:
-                client.ask(address, operations.put_value(NAMESPACE, sink, broker))
-        except PASSING as error:
-            failures[address] = error
-    if len(failures) == len(client.name_servers):
-        raise next(iter(failures.values()))
-    return list(failures)
-
-
 def _tell_again(client: BulkClient, sink: str, known: _Known) -> None:
     """Tell the name servers that were away, now and then."""
-    if not known.untold or time.monotonic() < known.tell_at_s:
-        return
-    known.tell_at_s = time.monotonic() + TELL_AGAIN_S
-    tell = operations.put_value(NAMESPACE, sink, known.broker)
-    asked = [(address, tell) for address in known.untold]
-    answers = client.ask_many(asked, timeout_s=TELL_TIMEOUT_S)
-    known.untold = [
-        address
-        for address, answer in zip(known.untold, answers, strict=True)
-        if isinstance(answer, PymqError)
-    ]
+    if known.untold and time.monotonic() >= known.tell_at_s:
+        known.tell_at_s = time.monotonic() + TELL_AGAIN_S
+        known.untold = tell_again(client, sink, known.broker, known.untold)
 
 
 @functools.cache

@@ -34,7 +34,7 @@ from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.exactly_once import Staged, is_new, publish
-from pyspark_pymq.sink.home import find_home
+from pyspark_pymq.sink.home import SinkHome, choose_for_job, find_home
 from pyspark_pymq.sink.identity import BatchIdentity, is_later_batch, of_job, of_micro_batch
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.plan import NO_PLAN, SinkPlan
@@ -62,6 +62,7 @@ class _Sink:
         self._columns = columns
         self._plan = plan
         self._planned_ms = int(time.time() * 1000)
+        self._home: SinkHome | None = None  # None: tasks find it
 
     def _identity(self) -> BatchIdentity:
         """Return which batch this task is part of."""
@@ -134,7 +135,7 @@ class _Sink:
             if identity.is_lasting and identity.is_first:
                 find_home(client, options, identity, retries)
             return Staged(identity, None, StagedRuns(), Digest())
-        home = find_home(client, options, identity, retries)
+        home = self._home or find_home(client, options, identity, retries)
         if home is None:
             if options.must_be_exact:
                 raise ConfigurationError(
@@ -176,16 +177,26 @@ class _Sink:
             )
 
 
-def _aborted(messages: Sequence[Any], what: str) -> None:
+def _aborted(options: SinkOptions, messages: Sequence[Any], what: str) -> None:
     """Log a failed job. Never raises: Spark would show that in place of the cause."""
     # A task without rows says nothing of how the others write.
-    if any(isinstance(message, Staged) and message.home is not None for message in messages):
+    is_staged = any(isinstance(one, Staged) and one.home is not None for one in messages)
+    if is_staged or options.must_be_exact:
         LOG.warning(
             "%s failed: unless it was published already, nobody will see what its tasks staged",
             what,
         )
         return
-    rows = sum(message.rows for message in messages if isinstance(message, Written))
+    written = [message for message in messages if isinstance(message, Written)]
+    if not written and options.delivery is None:
+        LOG.warning(
+            "%s failed: no task that ended had rows, so how it wrote is not known. With a broker "
+            "that writes exactly once nobody will see any of it; without one some rows may be "
+            "stored, and what is run again is sent again",
+            what,
+        )
+        return
+    rows = sum(message.rows for message in written)
     LOG.warning(
         "%s failed: %d messages of tasks that ended are stored, and perhaps some of the others; "
         "what is run again is sent again",
@@ -227,7 +238,7 @@ class PymqStreamWriter(_Sink, *_STREAM_BASES):  # type: ignore[misc]
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Log the failure."""
-        _aborted(messages, f"micro-batch {batchId}")
+        _aborted(self._options, messages, f"micro-batch {batchId}")
 
 
 class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
@@ -238,6 +249,12 @@ class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
     ) -> None:
         super().__init__(options, columns, plan)
         self._job = uuid.uuid4().hex
+
+    def choose_home(self) -> None:
+        """Choose the broker for all tasks, if nobody else can know the sink; on the driver."""
+        options = self._options
+        if options.delivery != Delivery.AT_LEAST_ONCE and options.txn_app_id is None:
+            self._home = choose_for_job(options, self._identity(), self._plan)
 
     def _identity(self) -> BatchIdentity:
         return of_job(self._options, self._job, self._planned_ms)
@@ -252,7 +269,7 @@ class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         """Log the failure."""
-        _aborted(messages, "batch write")
+        _aborted(self._options, messages, "batch write")
 
 
 def _task_number() -> int:

@@ -53,7 +53,8 @@ _TIME = re.compile(f"({DATE_PATTERN})(?:({CLOCK_PATTERN})({ZONE_PATTERN})?)?")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_FLOAT = struct.Struct("f")
+#: In a byte order of its own: in the machine's, what is too large would become infinite.
+_FLOAT = struct.Struct("<f")
 _BITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 7,
     spark.ShortType: 15,

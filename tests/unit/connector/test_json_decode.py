@@ -200,8 +200,26 @@ def test_maps_and_base64() -> None:
         (b'{"b":"\xc3"}', "not UTF-8: invalid continuation byte at byte 6"),
         (b'{"c":NaN}', "NaN is not JSON"),
         (b'{"e":5}', "value.e is the number 5, expected a time such as"),
+        (b'{"i":1e39}', "value.i is the number 1e39, expected one in the range of float"),
+        (b'{"i":-3.4028235677973366e38}', "value.i is the number -3.4028235677973366e38, expected"),
+        (b'{"c":1e400}', "value.c is the number 1e400, expected one in the range of double"),
     ],
 )
 def test_reasons(body: bytes, reason: str) -> None:
     (found,) = decode(body).bad.values()
     assert found.startswith(reason)
+
+
+def test_a_number_too_large_for_a_float_is_bad_wherever_it_is() -> None:
+    """Neither infinite nor null: an infinite one could not be written as JSON again."""
+    ddl = "f float, l array<float>, s struct<f float>, m map<string, float>"
+    largest = b"3.4028234663852886e38"
+    for number, is_bad in ((largest, False), (b"1e39", True), (b"-1e39", True)):
+        bodies = [b % number for b in (b'{"f":%s}', b'{"l":[1,%s]}', b'{"s":{"f":%s}}')]
+        for some in (bodies, [*bodies, b'{"m":{"k":%s}}' % number], [*bodies, b'{"f":0.5}'] * 99):
+            kind = ddl if b"m" in some[-1] else ddl.partition(", m ")[0]
+            found = decode(*some, ddl=kind)
+            bad = [place for place, body in enumerate(some) if is_bad and number in body]
+            assert list(found.bad) == bad
+            assert all("expected one in the range of float" in text for text in found.bad.values())
+            assert "inf" not in repr(found.values.to_pylist())

@@ -264,6 +264,21 @@ def test_errors_of_the_source(changed: dict[str, str | None], pieces: list[str])
         assert piece in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["password", "secretKey", "accessKeyId", "sslTruststorePassword", "authToken",
+     "kafka.sasl.jaas.config", "db_passwd", "credentials"],
+)  # fmt: skip
+def test_what_may_be_a_secret_is_not_told(name: str) -> None:
+    """Options that were meant for another connector; errors end up in the driver's log."""
+    sink = {**NAMES, "topic": "orders"}
+    for read, given in ((source_options, SOURCE), (sink_options, sink)):
+        with pytest.raises(ConfigurationError) as caught:
+            read({**given, name: "hunter2"})
+        assert f"option {name.lower()} is unknown to the pymq" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+
 def test_a_schema_in_a_file_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "record.avsc"
     path.write_text(RECORD)

@@ -1,5 +1,6 @@
 """Which broker a sink is at, and whether there is one: what answers say, and silence does not."""
 
+import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,9 @@ from pyspark_pymq.sink import home, identity
 from pyspark_pymq.sink.home import SinkHome, find_home
 from pyspark_pymq.sink.identity import BatchIdentity, of_job
 from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.sink.plan import SinkPlan
 from pyspark_pymq.sink.send_task import SendTask
+from pyspark_pymq.sink.writer import PymqBatchWriter
 
 OPTIONS = SinkOptions(name_servers=("ns-1:9876", "ns-2:9876"), topic="orders")
 FIRST = BatchIdentity("sink", "query", "run-1", 0, 1)
@@ -196,6 +199,116 @@ def test_one_batch_write_says_nothing_of_the_next(bed: Bed) -> None:
     assert find(bed, job) is None
     bed.official = set()
     assert find(bed, job) in (A, B)
+
+
+# ------------------------------------------------------------------ brokers that need not answer
+
+JOB = replace(FIRST, is_lasting=False)
+AT_A = replace(OPTIONS, sink_broker="a")
+
+
+def without_topic(bed: Bed, name: str) -> None:
+    """Leave a broker another topic alone."""
+    del bed.queues[MessageQueue("orders", name, 0)]
+    bed.queues[MessageQueue("other", name, 0)] = []
+
+
+def test_a_broker_without_the_topic_does_not_hold_up_a_new_sink(
+    bed: Bed, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_topic(bed, "b")
+    bed.away = {"b"}
+    assert find(bed) == A
+    assert "sink sink is new, all name servers say; b, which its rows cannot go to" in caplog.text
+    # What is known of it, or may be, is not told from what it is new for.
+    home._homes_of_this_process.cache_clear()
+    bed.kept.clear()
+    with pytest.raises(ConnectionFailed, match="b is away"):
+        find(bed, LATER)
+    bed.name_servers["ns-2:9876"] = False
+    with pytest.raises(ConnectionFailed, match="b is away"):
+        find(bed)
+    with pytest.raises(ConnectionFailed, match="b is away"):  # any broker may have the topic
+        find(bed, FIRST, replace(OPTIONS, topic=None))
+    assert not bed.kept
+
+
+def test_a_broker_that_is_not_the_one_of_the_users_choice_does_not_hold_up_a_new_sink(
+    bed: Bed,
+) -> None:
+    bed.away = {"b"}
+    assert find(bed, FIRST, AT_A) == A
+    home._homes_of_this_process.cache_clear()
+    for kept in ({"ns-1:9876": "b"}, dict.fromkeys(OPTIONS.name_servers, "b")):
+        bed.kept = dict(kept)  # it is there, or was
+        with pytest.raises(ConnectionFailed, match="b is away"):
+            find(bed, FIRST, AT_A)
+        assert bed.kept == kept
+    bed.kept.clear()
+    with pytest.raises(ConnectionFailed, match="b is away"):
+        find(bed, LATER, AT_A)
+    bed.name_servers["ns-1:9876"] = False
+    with pytest.raises(ConnectionFailed, match="b is away"):
+        find(bed, FIRST, AT_A)
+
+
+@pytest.mark.parametrize("wanted", [None, "a"])
+def test_a_broker_that_need_not_answer_is_heard_when_it_does(bed: Bed, wanted: str | None) -> None:
+    """Name servers may have lost what they keep."""
+    without_topic(bed, "b")
+    bed.sinks = {"b"}
+    if wanted is None:
+        assert find(bed) == B
+    else:
+        for name, command in (("sink", "sink"), ("nightly report", "'nightly report'")):
+            with pytest.raises(ConfigurationError) as caught:
+                find(bed, replace(FIRST, sink=name), AT_A)
+            assert f"sinkBroker=a: sink {name} is at broker b" in str(caught.value)
+            assert f"`pymq sink forget {command}` first" in str(caught.value)
+
+
+def test_a_batch_write_that_nobody_repeats_goes_to_the_first_broker_that_can(bed: Bed) -> None:
+    bed.queues[MessageQueue("other", "c", 0)] = []
+    for away in "abc":
+        bed.away = {away}
+        assert find(bed, JOB) == (B if away == "a" else A)
+        assert find(bed, JOB, AT_A) == A
+        assert find(bed, JOB, replace(OPTIONS, topic=None)) is not None
+    bed.away, bed.official = {"a"}, {"b"}
+    with pytest.raises(ConnectionFailed, match="a is away"):
+        find(bed, JOB)
+    bed.change = bed.away.clear
+    assert find(bed, JOB) == A
+
+
+def test_the_driver_chooses_for_all_tasks_of_such_a_write(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task would see other brokers while one comes and goes; what they staged were lost."""
+
+    def client(*_: object, **settings: Any) -> Client:
+        assert settings["config"].timeout_s <= 3.0
+        return Client(bed)
+
+    monkeypatch.setattr(home, "BulkClient", client)
+    route = Client(bed).route("orders")
+    plan, chosen = SinkPlan((route,)), []
+    for bed.away in ({"a"}, {"b"}, set(), {"a", "b"}):
+        writer = PymqBatchWriter(OPTIONS, {"body": "body"}, plan)
+        writer.choose_home()
+        chosen.append(pickle.loads(pickle.dumps(writer))._home)
+    assert chosen[:2] == [B, A] and chosen[2] in (A, B) and chosen[3] is None
+    bed.away, calls = set(), len(bed.calls)
+    for options in (
+        replace(OPTIONS, txn_app_id="app", txn_version=1),
+        replace(OPTIONS, delivery=Delivery.AT_LEAST_ONCE),
+    ):
+        writer = PymqBatchWriter(options, {"body": "body"}, plan)
+        writer.choose_home()
+        assert writer._home is None and len(bed.calls) == calls
+    writer = PymqBatchWriter(OPTIONS, {"body": "body"})  # no name server has told of the topic
+    writer.choose_home()
+    assert writer._home is None and len(bed.calls) == calls
 
 
 # ------------------------------------------------------------------------ a sink nobody knows

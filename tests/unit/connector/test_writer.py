@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
+from pymq.protocol.sink_decisions import StagedRuns
 from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.sink import writer
@@ -36,6 +38,8 @@ NO_TOPIC = SinkOptions(
     name_servers=("a:1",), retry_timeout_s=0.1, delivery=Delivery.AT_LEAST_ONCE
 )
 OPTIONS = replace(NO_TOPIC, topic="orders")
+#: What a task without rows reports.
+NO_ROWS = Staged(BatchIdentity("s", "q", "r", 0, 0), None, StagedRuns(), Digest())
 
 
 #: What a message for topic "orders" without tags and keys takes beside its body: as a record,
@@ -279,9 +283,35 @@ def test_commit_and_abort_never_raise(caplog: pytest.LogCaptureFixture) -> None:
     # What the task that failed had sent nobody knows: Spark passes None for it.
     assert "1 messages of tasks that ended are stored, and perhaps some of the" in caplog.text
     caplog.clear()
-    empty = Staged(BatchIdentity("s", "q", "r", 0, 0), None, (), Digest())
-    PymqBatchWriter(OPTIONS, {}).abort([*messages, empty])  # says nothing of how others write
+    PymqBatchWriter(OPTIONS, {}).abort([*messages, NO_ROWS])  # says nothing of how others write
     assert "1 messages of tasks that ended are stored" in caplog.text
+
+
+SENT, STAGED, UNKNOWN = "is sent again", "nobody will see what its tasks staged", "is not known"
+
+
+@pytest.mark.parametrize(
+    ("options", "messages", "text"),
+    [
+        ({"delivery": Delivery.EXACTLY_ONCE}, [], STAGED),
+        ({"delivery": None, "txn_app_id": "app"}, [None], STAGED),
+        ({"delivery": Delivery.AT_LEAST_ONCE}, [None], SENT),
+        ({"delivery": None}, [None], UNKNOWN),
+        ({"delivery": None}, [NO_ROWS, None], UNKNOWN),
+        ({"delivery": None}, [Written(3, 5), NO_ROWS], "3 messages of tasks that ended are stored"),
+    ],
+)
+def test_what_became_of_the_rows_of_a_job_that_failed(
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], messages: list[Any], text: str
+) -> None:
+    """Also if no task ended, whose report would tell how rows are written."""
+    given = replace(OPTIONS, **options)
+    PymqBatchWriter(given, {}).abort(messages)
+    PymqStreamWriter(given, {}).abort(messages, 3)
+    for line, what in zip(caplog.messages, ("batch write", "micro-batch 3"), strict=True):
+        assert line.startswith(f"{what} failed: ") and text in line
+        assert text == STAGED or STAGED not in line
+        assert text not in (STAGED, UNKNOWN) or "0 messages" not in line
 
 
 def test_a_name_without_a_number() -> None:

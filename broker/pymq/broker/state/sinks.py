@@ -17,6 +17,7 @@ somebody may repeat that.
 """
 
 import logging
+import shlex
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -380,12 +381,13 @@ def _check_run(batch: SinkBatch, runs: KnownRuns) -> None:
 
 def _check_batch(batch: SinkBatch, last: SinkBatch) -> None:
     """Refuse a batch that must not come after the last one."""
+    again = f"pymq sink forget {shlex.quote(batch.sink)}"
     if batch.query != last.query:
         raise refusal(
             SinkCode.OTHER_QUERY,
             f"sink {batch.sink}: query {last.query} has published up to batch {last.batch} "
             f"there, and this is query {batch.query}, batch {batch.batch}. A new query needs a "
-            f"sink of its own, or let this one begin again (pymq sink forget {batch.sink})",
+            f"sink of its own, or let this one begin again ({again})",
         )
     if batch.batch < last.batch:
         raise refusal(
@@ -393,5 +395,5 @@ def _check_batch(batch: SinkBatch, last: SinkBatch) -> None:
             f"sink {batch.sink}: batch {batch.batch} comes after batch {last.batch} was "
             "published. The query was set back behind what it has published: what lies between "
             "would be missing, or be there twice. Start it from where it was, or let the sink "
-            f"begin again (pymq sink forget {batch.sink})",
+            f"begin again ({again})",
         )

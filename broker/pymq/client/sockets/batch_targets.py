@@ -200,12 +200,18 @@ def fitting(
     if found:
         return found if target.queue_id is None else found[:1]
     there = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in sorted(queues))
+    if target.queue_id is None:
+        raise RouteNotFound(
+            f"topic {target.topic!r}: no queue of {target.broker_name} can be written, there are "
+            f"{there}. That broker is away, or it or its topic lacks the permission W: start it, "
+            "or give the permission"
+        )
     brokers = {queue.broker_name for queue in queues}
     name = () if target.broker_name is None else (target.broker_name,)
     wanted = "/".join((*name, str(target.queue_id)))
     if any(map(target.fits, seen)) or target.broker_name not in {None, *brokers}:
         raise RouteNotFound(
             f"topic {target.topic!r}: queue {wanted} has no route, there are {there}; is its "
-            "broker running?"
+            "broker running, and have topic and broker the permission W?"
         )
     raise LocalProtocolError(f"topic {target.topic} has no queue {wanted}; there are {there}")

@@ -1,5 +1,8 @@
 """The table of sinks: who may publish, what it forgets, what it saves and has said again."""
 
+import re
+import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +46,19 @@ def is_fenced(table: SinkTable, what: SinkBatch) -> bool:
         assert error.code == SinkCode.FENCED
         return True
     return False
+
+
+@pytest.mark.parametrize("name", ["s", "nightly report", "it's $HOME; all", "#1"])
+def test_the_cure_of_a_refusal_can_be_run(name: str) -> None:
+    """A shell takes the name for one argument, whatever is in it."""
+    table = SinkTable()
+    publish(table, batch(name, 5))
+    for refused in (batch(name, 4), replace(batch(name, 6), query="another")):
+        with pytest.raises(BrokerError) as caught:
+            table.admit(refused)
+        command = re.search(r"begin again \((.*)\)", str(caught.value))
+        assert command is not None
+        assert shlex.split(command[1]) == ["pymq", "sink", "forget", name]
 
 
 def publish(table: SinkTable, what: SinkBatch, *, is_lasting: bool = True, at: int = 0) -> None:

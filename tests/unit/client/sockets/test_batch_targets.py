@@ -33,6 +33,13 @@ def test_a_queue_that_is_away_is_not_one_that_never_was() -> None:
     for target in (BatchTarget.of(A[0]), BatchTarget("T", 7, "broker-c")):
         with pytest.raises(RouteNotFound, match=r"has no route.*broker-b/0.*is its broker running"):
             fitting(target, B, {*A, *B})
+    with pytest.raises(RouteNotFound, match="is its broker running, and .* permission W"):
+        fitting(BatchTarget("T", 0, "broker-a"), B, set(A))
+    with pytest.raises(RouteNotFound) as caught:  # where a sink is, for any of its queues
+        fitting(BatchTarget("T", broker_name="broker-a"), B, set())
+    assert "no queue of broker-a can be written, there are broker-b/0" in str(caught.value)
+    assert "broker is away" in str(caught.value) and "permission W" in str(caught.value)
+    assert "None" not in str(caught.value)
     with pytest.raises(RouteNotFound):  # only the broker that is away has that many
         fitting(BatchTarget("T", 2), B[:2], {*A, *B})
 
