@@ -189,8 +189,10 @@ class NotInHand(PymqError):
 class CommitFailed(PymqError):
     """Offsets were not committed; those of other queues may have been.
 
+    It is ``retriable`` if one of ``failed`` is, and its outcome is known if those of all are.
+
     Attributes:
-        failed: why, by queue (``MessageQueue``).
+        failed: why, by queue (``MessageQueue``); empty: the text says it.
     """
 
     retriable = True
@@ -199,6 +201,9 @@ class CommitFailed(PymqError):
     def __init__(self, text: str, failed: "dict[Any, PymqError] | None" = None) -> None:
         super().__init__(text)
         self.failed = failed or {}
+        if every := self.failed.values():
+            self.retriable = any(error.retriable for error in every)
+            self.outcome_known = all(error.outcome_known for error in every)
 
 
 class RowsNotSent(PymqError):

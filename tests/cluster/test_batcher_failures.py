@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import threading
 from collections import deque
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import LIMITS, run
 
-from pymq import Batcher, Message, Producer, SendReceipt, blocking
-from pymq.errors import TooManyPending
+from pymq import Batcher, Message, Producer, SendReceipt, Transaction, blocking
+from pymq.errors import ClientClosed, ConfigurationError, TooManyPending
 from pymq.protocol.bodies import TopicRoute
 from pymq.testing import Cluster
 
@@ -118,6 +119,75 @@ def test_a_producer_that_closes_says_what_was_gathered_and_not_sent(
 
     run(test())
     assert "6 messages of its Batcher had no receipt" in caplog.text
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_what_a_batcher_has_under_way_is_not_counted_twice(
+    caplog: pytest.LogCaptureFixture, is_reached: bool
+) -> None:
+    async def leave() -> None:
+        broker = await FakeBroker().__aenter__()
+        producer = await Producer(broker.address, **LIMITS).start()
+        await producer.send(Message("T", b"first"))
+        broker.answers = [None] * 30
+        if not is_reached:  # All of it is in tasks, which the end of the loop cancels.
+            producer._pool._channels.clear()
+        work = [producer.send_nowait(Message("T", b"x")) for _ in range(20)]
+        batcher = Batcher(producer, count_max=10, linger_s=600)
+        work += [batcher.send_nowait(Message("T", b"x")) for _ in range(30)]
+        if is_reached:
+            work += [batcher.send_nowait(Message("T", b"x", delay_level=1))]  # It goes alone.
+            await broker.wait_sent(1 + 20 + 3 + 1)
+        for future in work:
+            future.add_done_callback(lambda done: done.exception())
+
+    asyncio.run(leave())
+    gc.collect()
+    count = 31 if is_reached else 30
+    lost = f"{count} messages of its Batcher had no receipt, and 20 sends had no answer"
+    assert lost in caplog.text, caplog.text
+
+
+def test_a_close_in_vain_does_not_count_a_batch_twice(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, **LIMITS) as producer:
+            await producer.send(Message("T", b"first"))
+            broker.answers = [None] * 30
+            work = [producer.send_nowait(Message("T", b"x")) for _ in range(2)]
+            batcher = Batcher(producer, count_max=10, linger_s=600)
+            work += [batcher.send_nowait(Message("T", b"x")) for _ in range(20)]
+            await producer.close(timeout_s=0.1)
+            await asyncio.gather(*work, return_exceptions=True)
+
+    run(test())
+    text = "2 sends were unanswered when the producer closed; 20 messages of its Batcher had no"
+    assert text in caplog.text
+
+
+def test_a_batcher_needs_an_open_producer_of_its_kind() -> None:
+    async def test() -> None:
+        producer = Producer("127.0.0.1:1")
+        batcher = Batcher(producer)
+        with pytest.raises(ClientClosed, match="never started"):
+            batcher.send_nowait(Message("T", b"x"))
+        with pytest.raises(ClientClosed, match="never started"):
+            await batcher.send(Message("T", b"x"), sharding_key="k")
+        assert batcher.unanswered_count == 0
+
+    run(test())
+    threaded: Any = blocking.Producer("127.0.0.1:1")
+    ours: Any = Producer("127.0.0.1:1")
+    wrong: Any
+    for wrong in (None, threaded, "127.0.0.1:1"):
+        with pytest.raises(ConfigurationError, match=r"a pymq\.Producer; pymq\.blocking\.Batcher"):
+            Batcher(wrong)
+        with pytest.raises(ConfigurationError, match=r"; pymq\.blocking\.Transaction takes"):
+            Transaction(wrong, Message("T", b"x"))
+    for wrong in (None, ours):
+        with pytest.raises(ConfigurationError, match=r"pymq\.blocking\.Producer; pymq\.Batcher"):
+            blocking.Batcher(wrong)
+        with pytest.raises(ConfigurationError, match=r"; pymq\.Transaction takes"):
+            blocking.Transaction(wrong, Message("T", b"x"))
 
 
 class Interrupted(deque[Any]):

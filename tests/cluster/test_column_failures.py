@@ -192,3 +192,21 @@ def test_batches_that_are_too_large_for_a_broker_say_what_to_set() -> None:
                 await producer.send_columns({"body": [b"1"]}, topic="T")
 
     run(test())
+
+
+def test_a_table_waits_for_room_until_its_deadline() -> None:
+    async def test() -> None:
+        async with Holding() as broker, Producer(broker.address, **LIMITS) as producer:
+            await producer.send(Message("T", b"x"))
+            producer._window._count_max = 2
+            broker.answers = [None, None]
+            unanswered = [producer.send_nowait(Message("T", b"x")) for _ in range(2)]
+            async with asyncio.timeout(10):
+                with pytest.raises(TooManyPending, match=r"expected fewer than 2 \(in_flight_max"):
+                    await producer.send_columns({"body": [b"1"]}, topic="T", deadline_s=0.1)
+            assert not broker.bodies()
+            for one in unanswered:
+                one.cancel()
+            await producer.close(timeout_s=0.01)
+
+    run(test())

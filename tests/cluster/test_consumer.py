@@ -10,6 +10,7 @@ from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq.client.cluster.patience import first_contact
+from pymq.client.consuming.consume_hooks import ConsumeHook
 from pymq.client.consuming.consumer import Consumer
 from pymq.client.group.allocation import by_circle
 from pymq.client.group.inbox import FlowLimits
@@ -196,6 +197,9 @@ def test_wrong_use_says_what_is_right(pymq_cluster: Cluster) -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"close_timeout_s": "10"}, "close_timeout_s='10': expected seconds"),
             ({"close_timeout_s": -1}, "close_timeout_s=-1"),
+            ({"hooks": ConsumeHook()}, "hooks=<.*: expected a list of ConsumeHook"),
+            ({"hooks": [ConsumeHook]}, r"hooks=\[<class .*instances of .*pymq\.ConsumeHook"),
+            ({"trace_topic": "a b"}, "trace_topic='a b': topic name"),
             ({"max_reconsume_times": -5}, r"max_reconsume_times=-5: expected 0\.\."),
             ({"message_model": "ALL"}, "message_model='ALL': expected 'CLUSTERING'"),
             ({"orderly": "yes"}, "orderly='yes': expected True or False"),

@@ -13,6 +13,7 @@ from tests.cluster.running import run
 from tests.cluster.scenarios import TIMEOUT_S
 
 from pymq import blocking
+from pymq.client.sending.hooks import SendHook
 from pymq.client.sending.producer import Producer
 from pymq.client.threaded.loop_thread import LoopThread
 from pymq.errors import (
@@ -282,6 +283,11 @@ def test_a_client_that_is_not_open_says_so(pymq_cluster: Cluster) -> None:
         ({"compress_bytes_min": -1}, "compress_bytes_min=-1"),
         ({"compression": "zlib"}, "compression='zlib': expected one of Compression.LZ4, "),
         ({"default_queue_count": "4"}, "default_queue_count='4'"),
+        ({"hooks": SendHook()}, "hooks=<.*: expected a list of SendHook"),
+        ({"hooks": [SendHook]}, r"hooks=\[<class .*expected instances of .*pymq\.SendHook"),
+        ({"hooks": [5]}, r"hooks=\[5\]: expected instances"),
+        ({"trace_topic": "a b"}, "trace_topic='a b': topic name"),
+        ({"trace_topic": 5}, "trace_topic=5: topic name"),
     ],
 )
 def test_wrong_settings_are_named(arguments: dict[str, Any], reason: str) -> None:

@@ -22,6 +22,7 @@ def test_an_offset_that_is_not_there_is_not_committed(pymq_cluster: Cluster, top
                 await consumer.commit({one: end + 1, other: 2})
             assert isinstance(failed.value.failed[one], OffsetOutOfRange)
             assert list(failed.value.failed) == [one]
+            assert failed.value.outcome_known and not failed.value.retriable  # nothing was sent
             assert await consumer.committed() == {one: 1, other: 2}
             await consumer.commit({one: end})
             assert await consumer.committed([one]) == {one: end}

@@ -55,6 +55,7 @@ def test_a_query_that_fails_and_starts_again(copy: Copy, fault: str, tmp_path: P
     copy.check()
 
 
+@pytest.mark.by_turns("fault")
 @pytest.mark.parametrize("fault", OUTAGES)
 def test_brokers_that_end_around_the_commit(copy: Copy, fault: str, tmp_path: Path) -> None:
     """What was staged, and what was decided, is in their logs when they come back."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pymq import errors
+from pymq.errors import CommitFailed, ConfigurationError, ConnectionFailed, RequestTimeout
 
 
 def classes(above: type[errors.PymqError]) -> Iterator[type[errors.PymqError]]:
@@ -34,3 +35,19 @@ def test_errors_travel_between_processes(kind: type[errors.PymqError]) -> None:
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is kind
         assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    ("failed", "retriable", "outcome_known"),
+    [
+        ([ConfigurationError("not ours")], False, True),  # nothing was sent
+        ([ConfigurationError("not ours"), ConnectionFailed("away")], True, True),
+        ([ConfigurationError("not ours"), RequestTimeout("late")], True, False),
+        ([], True, False),  # the broker keeps another offset
+    ],
+)
+def test_a_commit_that_failed_is_as_its_failures_are(
+    failed: list[errors.PymqError], retriable: bool, outcome_known: bool
+) -> None:
+    error = CommitFailed("not committed", dict(enumerate(failed)))
+    assert (error.retriable, error.outcome_known) == (retriable, outcome_known)

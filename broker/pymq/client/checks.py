@@ -1,11 +1,13 @@
 """Values that users give: of the right type and in range, or an error that names them."""
 
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from pymq.errors import ConfigurationError
+from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.names import check_topic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +19,8 @@ else:  # numpy need not be installed
 
 #: Longest time that makes sense anywhere.
 SECONDS_MAX = 86_400
+
+H = TypeVar("H")
 
 
 def check_seconds(name: str, value: object) -> None:
@@ -94,3 +98,50 @@ def check_queue(value: object) -> None:
             f"queue={value!r:.80}: expected a MessageQueue, such as "
             "MessageQueue('orders', 'broker-a', 0)"
         )
+
+
+def check_producer(producer: object, kind: type, *, name: str, other: str) -> None:
+    """Accept the producer of something that sends with one.
+
+    Args:
+        producer: what was given.
+        kind: what it must be.
+        name: of that.
+        other: what takes those that are for asyncio, or those that are not.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not isinstance(producer, kind):
+        raise ConfigurationError(
+            f"producer={producer!r:.80}: expected a {name}; {other} takes those of the other kind"
+        )
+
+
+def check_hooks(hooks: object, kind: type[H], trace_topic: str | None) -> tuple[H, ...]:
+    """Return the hooks that a client was given; accept its topic for the message trace.
+
+    Args:
+        hooks: what was given.
+        kind: their class.
+        trace_topic: ``None``: there is no trace.
+
+    Raises:
+        ConfigurationError: they are not several of anything, one of them is no hook, or no topic
+            can have that name.
+    """
+    if not isinstance(hooks, Iterable):
+        raise ConfigurationError(f"hooks={hooks!r:.80}: expected a list of {kind.__name__}")
+    found = tuple(hooks)
+    for hook in found:
+        if not isinstance(hook, kind):
+            raise ConfigurationError(
+                f"hooks=[{hook!r:.80}]: expected instances of classes that inherit from "
+                f"pymq.{kind.__name__}"
+            )
+    try:
+        if trace_topic is not None:
+            check_topic(trace_topic)
+    except LocalProtocolError as error:
+        raise ConfigurationError(f"trace_topic={trace_topic!r:.80}: {error}") from error
+    return found

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from pymq.client.checks import check_hooks
 from pymq.client.cluster.config import connect_s
 from pymq.client.cluster.namespaces import wrapped_queue
 from pymq.client.cluster.pool import ClientPool, OnRequest
@@ -92,13 +93,13 @@ class ConsumerParts:
             clock=clock,
         )
         self.tracer: ConsumeTracer | None = None
+        hooks = check_hooks(hooks, ConsumeHook, trace_topic)
         if trace_topic is not None:
             self.tracer = ConsumeTracer(self.pool, config, trace_topic, clock)
             hooks = (*hooks, self.tracer)
         self.observer = ConsumeObserver(hooks, config.group, clock) if hooks else None
-        self._local_offsets: LocalOffsets | None = None
-        if config.is_broadcasting:
-            self._local_offsets = LocalOffsets(self._find_local_offsets)
+        alone = config.is_broadcasting
+        self._local_offsets = LocalOffsets(self._find_local_offsets) if alone else None
         ordered = OrderedInbox(config.limits, self._may_deliver) if config.orderly else None
         self.inbox: Inbox = ordered or Inbox(config.limits)
         self.failed_messages = self._failures(ordered)

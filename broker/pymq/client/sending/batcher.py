@@ -18,14 +18,14 @@ import asyncio
 from collections import deque
 from typing import Self
 
-from pymq.client.checks import check_count, check_seconds
+from pymq.client.checks import check_count, check_producer, check_seconds
 from pymq.client.operations import check_send_topic
 from pymq.client.sending import gathering, send_encoding
 from pymq.client.sending.gathering import Answer, Feeder, Gathering, Run
 from pymq.client.sending.placement import Placement, QueueSelector, placement
 from pymq.client.sending.producer import Producer
 from pymq.client.sending.receipts import SendReceipt
-from pymq.client.sending.send_attempt import MessageSend
+from pymq.client.sending.send_attempt import BatchSend, MessageSend
 from pymq.client.sending.send_window import SendWindow
 from pymq.errors import ClientClosed, PymqError
 from pymq.protocol.bodies import MessageQueue
@@ -73,6 +73,7 @@ class Batcher:
         bytes_max: int = BATCH_BYTES_MAX,
         unanswered_max: int = UNANSWERED_MAX,
     ) -> None:
+        check_producer(producer, Producer, name="pymq.Producer", other="pymq.blocking.Batcher")
         check_seconds("linger_s", linger_s)
         check_count("count_max", count_max, 1)
         check_count("bytes_max", bytes_max, 1)
@@ -180,8 +181,11 @@ class Batcher:
         where = self._place(message, queue, selector, sharding_key)
         if self._goes_alone(message):
             return self._send_alone(self._maker.prepare(message, where, None))
+        # First: it says so if the producer is not open, and may have no event loop.
+        part, message_id = self._maker.encode_in_batch(message, where)
+        told = message if self._maker.is_observed else None
         future: asyncio.Future[SendReceipt] = self._pool.loop.create_future()
-        self._gather(message, where, future)
+        self._take(message.topic, part, message_id, where, future, told)
         return future
 
     async def wait_room(self) -> None:
@@ -226,9 +230,7 @@ class Batcher:
 
     def _send_alone(self, send: MessageSend) -> asyncio.Future[SendReceipt]:
         alone = self._sender.begin(send)
-        size_bytes = send.size_bytes
-        self._window.begin(size_bytes)
-        alone.add_done_callback(lambda _: self._window.end(size_bytes))
+        self._window.begin_alone(alone, send.size_bytes)
         return alone
 
     # --- from threads, which wait for room themselves, and have their own futures
@@ -240,7 +242,8 @@ class Batcher:
             send: MessageSend = self._maker.prepare(message, where, None)
             self._take_alone(send, answer)
         else:
-            self._gather(message, where, answer)
+            part, message_id = self._maker.encode_in_batch(message, where)
+            self._take(message.topic, part, message_id, where, answer, message)
 
     def _take_alone(self, send: MessageSend, answer: Answer) -> None:
         """Take one that no batch takes."""
@@ -255,11 +258,6 @@ class Batcher:
         gathering.copy_outcome(done, answer)
 
     # --- gathering
-
-    def _gather(self, message: Message, where: Placement | None, answer: Answer) -> None:
-        part, message_id = self._maker.encode_in_batch(message, where)
-        told = message if self._maker.is_observed else None
-        self._take(message.topic, part, message_id, where, answer, told)
 
     def _take(
         self,
@@ -370,11 +368,13 @@ class Batcher:
             topic, b"".join(run.parts), run.message_ids, where, since_s, messages=run.messages
         )
         future = self._sender.begin(send)
-        future.add_done_callback(lambda done: self._answer(run, done))
+        self._window.request_count += 1
+        future.add_done_callback(lambda done: self._answer(run, send, done))
         return future
 
-    def _answer(self, run: Run, done: asyncio.Future[list[SendReceipt]]) -> None:
+    def _answer(self, run: Run, send: BatchSend, done: asyncio.Future[list[SendReceipt]]) -> None:
         """Hand the outcome of a batch to its messages."""
+        self._window.end_request(lost_count=len(run) if send.is_abandoned else 0)
         error = gathering.closed_meanwhile() if done.cancelled() else done.exception()
         if run not in self._sent:
             return  # The loop has ended meanwhile, and they know.

@@ -118,8 +118,8 @@ class ColumnSends:
             table: an Arrow table or record batch, a pandas or Polars DataFrame, or a mapping of
                 names to columns. (Any: what extras know.)
             topic: of all rows.
-            deadline_s: for each batch, and for finding out a topic's queues; in place of the
-                producer's.
+            deadline_s: for each batch, with waiting for room, and for finding out a topic's
+                queues; in place of the producer's.
 
         Returns:
             Id, status, queue and offset of each row, in the order of the table.
@@ -133,6 +133,7 @@ class ColumnSends:
                 large table it may be a ``RowsNotSent``.
             RouteNotFound: no broker is known for a topic; nothing was sent.
             ConnectionFailed: no name server answers; likewise.
+            TooManyPending: there was no room (``in_flight_max``) until the deadline; likewise.
             ClientClosed: the producer is not open.
         """
         parts = self._parts
@@ -254,8 +255,9 @@ class ColumnSends:
         parts = self._parts
         loop, window = parts.pool.loop, parts.sender.window
         started_s = loop.time()
+        until_s = started_s + limit_s
         if window.is_full:
-            await window.wait_room(parts.pool.check_open)
+            await window.wait_room(parts.pool.check_open, until_s)
         parts.pool.check_open()
         is_batch = isinstance(request.body, bytes)
         send = (ColumnSend if is_batch else RecordsSend)(
@@ -269,7 +271,7 @@ class ColumnSends:
             0,
             where,
             started_s,
-            loop.time() + limit_s,
+            until_s,
         )
         if isinstance(send, RecordsSend) and not isinstance(request.body, bytes):
             send.records, send.kinds = request.body, parts.sender.kinds

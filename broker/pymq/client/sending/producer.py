@@ -22,7 +22,6 @@ from pymq.client.sending.producer_config import (
     DEADLINE_S,
     IN_FLIGHT_BYTES_MAX,
     IN_FLIGHT_MAX,
-    MOMENT_S,
     ProducerConfig,
 )
 from pymq.client.sending.producer_parts import ProducerParts
@@ -238,7 +237,7 @@ class Producer(ColumnSends, Recalls):
         if not (queue is None and selector is None and sharding_key is None):
             where = placement(queue, selector, sharding_key)
         if self._window.is_full:
-            deadline_s = await self._wait_room(deadline_s)
+            deadline_s = await self._maker.wait_room(deadline_s)
         return await self._sender.begin(self._maker.prepare(message, where, deadline_s))
 
     def send_nowait(
@@ -306,12 +305,17 @@ class Producer(ColumnSends, Recalls):
         """
         several = send_encoding.batch_messages(messages)
         where = placement(queue, selector, None)
+        send_encoding.batch_topic(several)
+        self._pool.check_open()
+        started_s, limit_s = self._pool.loop.time(), self._maker.limit_s(deadline_s)
+        # Each is encoded when there is room for it: many that wait would be far more than the room.
+        sends = self._maker.prepare_batches(several, where, started_s, limit_s)
         receipts: list[SendReceipt] = []
-        for send in self._maker.prepare_batches(several, where, deadline_s):
+        while len(receipts) < len(several):
             try:
                 if self._window.is_full:
-                    await self._window.wait_room(self._pool.check_open, send.deadline_s)
-                stored = await self._sender.begin(send)
+                    await self._window.wait_room(self._pool.check_open, started_s + limit_s)
+                stored = await self._sender.begin(next(sends))
             except PymqError as error:
                 if receipts:
                     count = len(receipts)
@@ -388,11 +392,3 @@ class Producer(ColumnSends, Recalls):
         """
         check_send_topic(topic)
         return [template.queue for template in (await self._sender.topic_queues(topic)).templates]
-
-    async def _wait_room(self, deadline_s: float | None) -> float:
-        """Wait until a send may begin; return for how long it may go on then."""
-        self._pool.check_open()
-        time_s = self._pool.loop.time
-        until_s = time_s() + self._maker.limit_s(deadline_s)
-        await self._window.wait_room(self._pool.check_open, until_s)
-        return max(until_s - time_s(), MOMENT_S)

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from pymq.client.checks import check_hooks
 from pymq.client.cluster.config import connect_s
 from pymq.client.cluster.pool import ClientPool
 from pymq.client.sending.hooks import SendHook, SendObserver
@@ -88,6 +89,7 @@ class ProducerParts:
         )
         self.sender = Sender(self.pool, config, clock=clock)
         self.tracer: Tracer | None = None
+        hooks = check_hooks(hooks, SendHook, trace_topic)
         if trace_topic is not None:
             untraced = SendMaker(self.pool, self.sender, config, clock)
             self.tracer = Tracer(
@@ -127,10 +129,10 @@ class ProducerParts:
                     self.tracer.flush()
                     await window.wait_idle()
         except TimeoutError:
-            gathered = sum(one.count for one in window.gathered)
+            count, gathered = window.unanswered
             gathered += sum(one._handed_count for one in list(self.batchers))
             also = f"; {gathered} messages of its Batcher had no receipt" if gathered else ""
-            _log.warning("%d sends were unanswered when the producer closed%s", window.count, also)
+            _log.warning("%d sends were unanswered when the producer closed%s", count, also)
 
     # The pool comes first, and may call these only when it is started.
 

@@ -118,6 +118,7 @@ class Requests:
         limit_s = self._maker.limit_s(deadline_s)
         loop = self._pool.loop
         until_s = loop.time() + limit_s
+        left_s = await self._maker.wait_room(limit_s)
         correlation_id = str(uuid.uuid4())
         answered: asyncio.Future[Reply] = loop.create_future()
         self._waiting[correlation_id] = answered
@@ -125,14 +126,14 @@ class Requests:
             send: MessageSend = self._maker.prepare(
                 message,
                 where,
-                deadline_s,
+                left_s,
                 system={
                     CORRELATION_ID: correlation_id,
                     REPLY_TO_CLIENT: self._pool.client_id,
-                    TTL: str(round(limit_s * 1000)),
+                    TTL: str(round(left_s * 1000)),
                 },
             )
-            refusal = await self._announce(message.topic, until_s)
+            refusal = await self._may_begin(message.topic, until_s)
             if refusal is None:
                 sending: asyncio.Future[SendReceipt] = self._sender.begin(send)
             else:
@@ -152,6 +153,18 @@ class Requests:
             ) from error
         finally:
             del self._waiting[correlation_id]
+
+    async def _may_begin(self, topic: str, until_s: float) -> PymqError | None:
+        """Return why the send of a request cannot begin, if so."""
+        if (refusal := await self._announce(topic, until_s)) is not None:
+            return refusal
+        window = self._sender.window
+        if window.is_full:  # Others have begun while brokers were told who we are.
+            try:
+                await window.wait_room(self._pool.check_open, until_s)
+            except PymqError as error:
+                return error
+        return None
 
     async def _announce(self, topic: str, until_s: float) -> PymqError | None:
         """Tell the brokers of a topic who we are, once: replies may come over any of them.
@@ -205,10 +218,11 @@ class Requests:
         self, request: ReceivedMessage, message: Message, deadline_s: float | None
     ) -> SendReceipt:
         """Answer a request. Raises what ``Producer.reply`` does."""
+        left_s = await self._maker.wait_room(deadline_s)
         send = self._maker.prepare(
             message,
             None,
-            deadline_s,
+            left_s,
             kind=ReplySend,
             system=reply_properties(request),
         )

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from pymq.client.sending.placement import QueueSelector
 from pymq.client.sending.queue_selection import hashed_index
-from pymq.errors import RouteNotFound
+from pymq.errors import ConfigurationError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 
 #: Between a room and a broker in the broker's name.
@@ -29,7 +29,11 @@ def by_hash(key: str) -> QueueSelector:
     """Return a selector of the queue that belongs to a key (SelectMessageQueueByHash).
 
     As ``sharding_key``, but the key is not stored with the message.
+
+    Raises:
+        ConfigurationError: ``key`` is not a string.
     """
+    _check_text("by_hash", "key", key)
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
         return queues[hashed_index(key, len(queues))]
@@ -42,7 +46,12 @@ def at_random(chance: random.Random | None = None) -> QueueSelector:
 
     Args:
         chance: source of chance; by default one of its own.
+
+    Raises:
+        ConfigurationError: ``chance`` is something else.
     """
+    if chance is not None and not isinstance(chance, random.Random):
+        raise ConfigurationError(f"at_random({chance!r:.80}): expected a random.Random")
     source = chance or random.Random()
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -58,8 +67,13 @@ def in_machine_room(*rooms: str) -> QueueSelector:
     AllocateMessageQueueByMachineRoom. (SelectMessageQueueByMachineRoom has no code.)
 
     Raises:
+        ConfigurationError: ``rooms`` are not strings, or there is none.
         RouteNotFound: (the selector) no broker of the topic is in one of the rooms.
     """
+    if not rooms:
+        raise ConfigurationError("in_machine_room(): expected the name of a room, or several")
+    for room in rooms:
+        _check_text("in_machine_room", "room", room)
     turn = itertools.count()
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -73,6 +87,12 @@ def in_machine_room(*rooms: str) -> QueueSelector:
         return near[next(turn) % len(near)]
 
     return select
+
+
+def _check_text(name: str, what: str, value: object) -> None:
+    if not isinstance(value, str):
+        hint = f"; write {name}(str({value!r:.80}))" if isinstance(value, int | float) else ""
+        raise ConfigurationError(f"{name}({value!r:.80}): expected the {what} as a str{hint}")
 
 
 def _room_of(queue: MessageQueue) -> str | None:

@@ -276,12 +276,18 @@ class BatchSend(SendAttempt[list[SendReceipt]]):
 
     Attributes:
         message_ids: of its messages, in their order.
+        is_abandoned: did its event loop end before it was answered?
     """
 
-    __slots__ = ("message_ids",)
+    __slots__ = ("is_abandoned", "message_ids")
 
     CODE = SEND_BATCH
+    is_abandoned: bool
     message_ids: Sequence[str]
+
+    def abandoned(self, task: asyncio.Task[None]) -> None:
+        self.is_abandoned = not self.is_ended
+        super().abandoned(task)
 
     def read(self, answer: Command, template: SendTemplate) -> list[SendReceipt]:
         return read_receipts(answer, template, self.message_ids)

@@ -5,7 +5,8 @@ with the properties of each message inside.
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
@@ -226,14 +227,16 @@ def batch_topic(messages: list[Message]) -> str:
     return topic
 
 
-def encode_batches(
+def iter_batches(
     messages: Sequence[Message],
     unique_keys: Iterable[str],
     bytes_max: int,
     *,
     system: Mapping[str, str] | None = None,
-) -> list[Batch]:
-    """Return as few batches as the size limit allows, in the order of the messages.
+) -> Iterator[Batch]:
+    """Yield as few batches as the size limit allows, in the order of the messages.
+
+    Each is made when it is asked for: of many that wait to be sent, only the next one is in memory.
 
     Args:
         messages: all to one topic; nothing in a batch is compressed.
@@ -242,23 +245,48 @@ def encode_batches(
         system: further system properties of all of them.
 
     Raises:
-        LocalProtocolError: a message cannot be sent in a batch.
+        LocalProtocolError: a message cannot be sent in a batch. Instead of the first batch: nothing
+            of them has been sent then.
     """
-    batches: list[Batch] = []
+    keys = list(itertools.islice(unique_keys, len(messages)))
+    first = 0
+    while first < len(messages):
+        batch = _next_batch(messages, keys, first, bytes_max, system)
+        is_first, first = not first, first + len(batch.unique_keys)
+        if is_first:
+            for at in range(first, len(messages)):
+                encode_in_batch(messages[at], keys[at], bytes_max, system)
+        yield batch
+
+
+def _next_batch(
+    messages: Sequence[Message],
+    keys: list[str],
+    first: int,
+    bytes_max: int,
+    system: Mapping[str, str] | None,
+) -> Batch:
+    """Return a batch of as many messages as fit, beginning with the one at ``first``."""
     parts: list[bytes] = []
-    keys: list[str] = []
     total = 0
-    for message, key in zip(messages, unique_keys, strict=False):
-        part = encode_in_batch(message, key, bytes_max, system)
+    for at in range(first, len(messages)):
+        part = encode_in_batch(messages[at], keys[at], bytes_max, system)
         total += len(part)
         if total > bytes_max:
-            batches.append(Batch(b"".join(parts), keys))
-            parts, keys, total = [], [], len(part)
-        keys.append(key)
+            break
         parts.append(part)
-    if keys:
-        batches.append(Batch(b"".join(parts), keys))
-    return batches
+    return Batch(b"".join(parts), keys[first : first + len(parts)])
+
+
+def encode_batches(
+    messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int
+) -> list[Batch]:
+    """Return all batches of messages; the arguments are those of ``iter_batches``.
+
+    Raises:
+        LocalProtocolError: a message cannot be sent in a batch.
+    """
+    return list(iter_batches(messages, unique_keys, bytes_max))
 
 
 def encode_in_batch(
@@ -304,7 +332,7 @@ def encode_in_batch(
 
 
 def encode_batch(messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int) -> Batch:
-    """Return one batch with all messages; the arguments are those of ``encode_batches``.
+    """Return one batch with all messages; the arguments are those of ``iter_batches``.
 
     Raises:
         LocalProtocolError: a message cannot be sent in a batch, or they are too large together.

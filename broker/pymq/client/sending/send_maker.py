@@ -1,7 +1,7 @@
 """Makes sends of what users give: a message is checked, gets an id, and is encoded."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self, TypeVar
 
 from pymq.client.checks import check_seconds
@@ -10,7 +10,7 @@ from pymq.client.operations import check_send_topic
 from pymq.client.sending import send_encoding
 from pymq.client.sending.hooks import SendObserver
 from pymq.client.sending.placement import Placement
-from pymq.client.sending.producer_config import ProducerConfig
+from pymq.client.sending.producer_config import MOMENT_S, ProducerConfig
 from pymq.client.sending.send_attempt import BatchSend, MessageSend, TimerSend
 from pymq.client.sending.sender import Sender
 from pymq.clock import Clock
@@ -74,6 +74,24 @@ class SendMaker:
             return self._config.deadline_s
         check_seconds("deadline_s", deadline_s)
         return deadline_s
+
+    async def wait_room(self, deadline_s: float | None) -> float:
+        """Wait until a send may begin, before it is made; return for how long it may go on then.
+
+        Raises:
+            TooManyPending: there was no room in time.
+            ClientClosed, ClientMisplaced: the producer is not open here.
+        """
+        check_open = self._pool.check_open
+        check_open()
+        time_s = self._pool.loop.time
+        limit_s = self.limit_s(deadline_s)
+        window = self._sender.window
+        if not window.is_full:
+            return limit_s
+        until_s = time_s() + limit_s
+        await window.wait_room(check_open, until_s)
+        return max(until_s - time_s(), MOMENT_S)
 
     def prepare(
         self,
@@ -150,48 +168,37 @@ class SendMaker:
         return own
 
     def prepare_batches(
-        self, messages: list[Message], where: Placement | None, deadline_s: float | None
-    ) -> list[BatchSend]:
-        """Return a send for each request that is needed."""
-        send_encoding.batch_topic(messages)
-        limit_s = self.limit_s(deadline_s)
-        batches = self.encode_batches(messages, where)
-        started_s = self._pool.loop.time()
-        sends = []
-        first = 0
-        for batch in batches:
-            end = first + len(batch.unique_keys)
-            sends.append(
-                self.batch(
-                    messages[first].topic,
-                    batch.body,
-                    batch.unique_keys,
-                    where,
-                    started_s,
-                    limit_s,
-                    messages=messages[first:end],
-                )
-            )
-            first = end
-        return sends
+        self, messages: list[Message], where: Placement | None, started_s: float, limit_s: float
+    ) -> Iterator[BatchSend]:
+        """Yield a send for each request that is needed, made when it is asked for.
 
-    def encode_batches(
-        self, messages: Sequence[Message], where: Placement | None
-    ) -> list[send_encoding.Batch]:
-        """Return messages of one topic as bodies of batches, as few as possible; hooks see them.
+        Args:
+            messages: of one topic (``batch_topic``); hooks see them all before the first one.
+            where: to which queue.
+            started_s, limit_s: of all of it, as for ``batch``.
 
         Raises:
-            LocalProtocolError: a message cannot be sent in a batch.
+            LocalProtocolError: a message cannot be sent in a batch. Instead of the first one.
             ClientClosed: the producer is not open.
         """
         born_ms = self._clock.wall_ms()
         make = self._unique_keys().next
         if self._observer is not None:
             self._observer.before(messages)
-        keys = [make(born_ms) for _ in messages]
-        return send_encoding.encode_batches(
-            messages, keys, self._config.body_bytes_max, system=_system(where)
+        batches = send_encoding.iter_batches(
+            messages,
+            [make(born_ms) for _ in messages],
+            self._config.body_bytes_max,
+            system=_system(where),
         )
+        topic, first = messages[0].topic, 0
+        for batch in batches:
+            end = first + len(batch.unique_keys)
+            some = messages[first:end]
+            yield self.batch(
+                topic, batch.body, batch.unique_keys, where, started_s, limit_s, messages=some
+            )
+            first = end
 
     def encode_in_batch(self, message: Message, where: Placement | None) -> tuple[bytes, str]:
         """Return a message as part of the body of a batch, and its id. Raises as for several."""
@@ -221,7 +228,7 @@ class SendMaker:
 
         Args:
             topic: of all of them.
-            body: they, as ``encode_batches`` makes them.
+            body: they, as ``iter_batches`` makes it.
             message_ids: of each.
             where: to which queue.
             started_s: when that began, on the clock of the event loop.
@@ -241,7 +248,7 @@ class SendMaker:
             started_s,
             started_s + (self._config.deadline_s if limit_s is None else limit_s),
         )
-        send.message_ids = message_ids
+        send.message_ids, send.is_abandoned = message_ids, False
         if self._observer is not None:
             self._observer.watch(messages, send)
         return send

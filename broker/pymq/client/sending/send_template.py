@@ -1,7 +1,7 @@
 """Headers of sends as bytes: what is the same for every message of a queue is encoded once.
 
 A producer's header differs from message to message in seven places; the rest is text that
-was made when the queue's route became known. That, and not making a dictionary for each message,
+is made once for each queue. That, and not making a dictionary for each message,
 is most of what a single send costs less than the general codec.
 """
 
@@ -45,16 +45,9 @@ class SendTemplate:
         self.address = address
         self.has_other = has_other
         self.description = f"a message to topic {queue.topic!r}"
-        self._formats = {
-            code: _header_format(
-                code,
-                wrap(namespace, group),
-                wrap(namespace, queue.topic),
-                queue,
-                default_topic_queue_count,
-            )
-            for code in (SEND, SEND_BATCH, SEND_REPLY, SEND_RECORDS)
-        }
+        self._formats = _HeaderFormats(
+            wrap(namespace, group), wrap(namespace, queue.topic), queue, default_topic_queue_count
+        )
 
     def head(
         self,
@@ -96,6 +89,19 @@ class SendTemplate:
         except UnicodeEncodeError as error:
             raise LocalProtocolError(f"a property is not Unicode: {error}") from error
         return frame_prefix(len(header), body_bytes, form=0) + header
+
+
+class _HeaderFormats(dict[int, str]):
+    """By request code; each is made when it is first used: a topic may have very many queues."""
+
+    __slots__ = ("_same",)
+
+    def __init__(self, group: str, topic: str, queue: MessageQueue, queue_count: int) -> None:
+        self._same = group, topic, queue, queue_count
+
+    def __missing__(self, code: int) -> str:
+        self[code] = made = _header_format(code, *self._same)
+        return made
 
 
 def _header_format(

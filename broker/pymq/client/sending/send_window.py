@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from pymq.errors import TooManyPending
 
@@ -22,14 +23,16 @@ class SendWindow:
     Attributes:
         count: sends in flight.
         size_bytes: their bytes.
-        lost_count: sends that ended without an answer because their event loop did.
+        lost_count: those that ended without an answer because their event loop did.
         gathered: windows of those who keep messages back, and send them through this one.
+        request_count: of such a window: sends of the other one that carry what is counted here, and
+            are unanswered or lost.
     """
 
     # It refers to no client: ``unclosed`` looks at it when its client is gone.
     __slots__ = (
         *("_bytes_max", "_count_max", "_idle", "_waiting"),
-        *("count", "gathered", "lost_count", "size_bytes"),
+        *("count", "gathered", "lost_count", "request_count", "size_bytes"),
     )
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
@@ -38,6 +41,7 @@ class SendWindow:
         self.count = 0
         self.size_bytes = 0
         self.lost_count = 0
+        self.request_count = 0
         self.gathered: set[SendWindow] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
@@ -52,8 +56,18 @@ class SendWindow:
         weakref.finalize(owner, self._forget, window).atexit = False
 
     def _forget(self, window: "SendWindow") -> None:
-        if not window.count:
+        if not window.count and not window.lost_count:
             self.gathered.discard(window)
+
+    @property
+    def unanswered(self) -> tuple[int, int]:
+        """Sends without an answer, lost ones included, and messages gathered that have none.
+
+        Requests with what was gathered are not among the sends, or it would be counted twice.
+        """
+        carried = sum(one.request_count for one in self.gathered)
+        gathered = sum(one.count + one.lost_count for one in self.gathered)
+        return self.count + self.lost_count - carried, gathered
 
     @property
     def is_full(self) -> bool:
@@ -76,6 +90,27 @@ class SendWindow:
         if not self.count and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
+
+    def begin_alone(self, sent: asyncio.Future[Any], size_bytes: int) -> None:
+        """Count a message that the other window has a send for of its own, until that ends."""
+        self.begin(size_bytes)
+        self.request_count += 1
+        sent.add_done_callback(lambda _: self._end_alone(size_bytes))
+
+    def _end_alone(self, size_bytes: int) -> None:
+        self.request_count -= 1
+        self.end(size_bytes)
+
+    def end_request(self, lost_count: int) -> None:
+        """Count a request of the other window that has ended.
+
+        Args:
+            lost_count: messages that have no answer because their event loop ended.
+        """
+        if lost_count:  # That window goes on to count the request.
+            self.lost_count += lost_count
+        else:
+            self.request_count -= 1
 
     def _wake_one(self) -> None:
         while self._waiting:

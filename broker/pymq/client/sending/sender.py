@@ -286,7 +286,9 @@ class Sender:
                 route = await self._pool.routes.route(
                     topic, create_queue_count=self._config.default_queue_count
                 )
-            self.topics[topic] = queues = self._make_queues(route)
+            queues = self.topics.get(topic)  # many first sends wait for it; one makes them for all
+            if queues is None:
+                self.topics[topic] = queues = self._make_queues(route)
         return queues
 
     async def wait_queues(self, topic: str, until_s: float) -> TopicQueues:

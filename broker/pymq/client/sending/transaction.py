@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Self
 
+from pymq.client.checks import check_producer
 from pymq.client.operations import TransactionStatus
 from pymq.client.sending.placement import QueueSelector, placement
 from pymq.client.sending.producer import Producer
@@ -34,6 +35,7 @@ class Transaction:
         queue, selector, sharding_key, deadline_s: as for ``Producer.send``.
 
     Raises:
+        ConfigurationError: it is not the producer's kind of transaction.
         LocalProtocolError: an argument is wrong.
     """
 
@@ -47,6 +49,7 @@ class Transaction:
         sharding_key: str | None = None,
         deadline_s: float | None = None,
     ) -> None:
+        check_producer(producer, Producer, name="pymq.Producer", other="pymq.blocking.Transaction")
         self._transactions = producer._transactions
         self._pool = producer._pool
         self._message = message

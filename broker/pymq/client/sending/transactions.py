@@ -175,10 +175,11 @@ class Transactions:
                 "drop the delay; leave it out"
             )
         group = self._config.producer_group
+        left_s = await self._maker.wait_room(deadline_s)
         send = self._maker.prepare(
             message,
             where,
-            deadline_s,
+            left_s,
             kind=HalfSend,
             system={TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._pool.network.wrap(group)},
             sys_flag=_PREPARED,

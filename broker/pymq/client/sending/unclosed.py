@@ -23,10 +23,11 @@ def watch_unclosed(producer: object, window: SendWindow) -> Callable[[], object]
 def _say(window: SendWindow, process: Process) -> None:
     if process.is_forked:
         return  # The parent has the producer.
+    count, gathered = window.unanswered
     lost = "no send was under way"
-    if count := window.count + window.lost_count:
+    if count:
         lost = f"{count} sends had no answer; they are lost, or stored without anybody knowing"
-    if gathered := sum(one.count for one in window.gathered):
+    if gathered:
         lost = f"{gathered} messages of its Batcher had no receipt, and {lost}"
     _log.warning(
         "a producer was left without close(): %s; use it as `async with Producer(...)`, or await "

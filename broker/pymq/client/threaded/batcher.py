@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self, TypeAlias
 
+from pymq.client.checks import check_producer
 from pymq.client.sending import batcher as _batcher
 from pymq.client.sending.gathering import own_error
 from pymq.client.sending.placement import Placement, QueueSelector
@@ -50,6 +51,7 @@ class Batcher:
         bytes_max: int = _batcher.BATCH_BYTES_MAX,
         unanswered_max: int = _batcher.UNANSWERED_MAX,
     ) -> None:
+        check_producer(producer, Producer, name="pymq.blocking.Producer", other="pymq.Batcher")
         self._face = producer
         self._make = functools.partial(
             _batcher.Batcher,

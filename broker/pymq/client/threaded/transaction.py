@@ -3,6 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
+from pymq.client.checks import check_producer
 from pymq.client.operations import TransactionStatus
 from pymq.client.sending import transaction as _transaction
 from pymq.client.sending.placement import QueueSelector
@@ -37,6 +38,7 @@ class Transaction:
         sharding_key: str | None = None,
         deadline_s: float | None = None,
     ) -> None:
+        check_producer(producer, Producer, name="pymq.blocking.Producer", other="pymq.Transaction")
         self._face = producer
         self._client = _transaction.Transaction(
             producer._client,

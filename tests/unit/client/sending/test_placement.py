@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from pymq import selectors
 from pymq.client.sending.placement import Placement, placement
 from pymq.client.sending.queue_selection import TopicQueues
 from pymq.client.sending.send_template import SendTemplate
-from pymq.errors import LocalProtocolError, RouteNotFound
+from pymq.errors import ConfigurationError, LocalProtocolError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 
 QUEUES = [MessageQueue("T", name, n) for name in ("r1@a", "r1@b", "r2@a", "c") for n in range(2)]
@@ -100,3 +100,18 @@ def test_a_machine_room_has_its_brokers_in_turn() -> None:
     assert {chosen(placement(None, both, None)) for _ in range(6)} == set(QUEUES[:6])
     with pytest.raises(RouteNotFound, match="machine room r3: found c, r1@a, r1@b, r2@a"):
         chosen(placement(None, selectors.in_machine_room("r3"), None))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: selectors.by_hash(None), r"by_hash\(None\): expected the key as a str$"),  # type: ignore[arg-type]
+        (lambda: selectors.by_hash(7), r"write by_hash\(str\(7\)\)"),  # type: ignore[arg-type]
+        (lambda: selectors.at_random(7), r"at_random\(7\)"),  # type: ignore[arg-type]
+        (lambda: selectors.in_machine_room(), "name of a room"),
+        (lambda: selectors.in_machine_room(["r1"]), "expected the room as a str"),  # type: ignore[arg-type]
+    ],
+)
+def test_selectors_of_wrong_values_are_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        make()
