@@ -1,16 +1,18 @@
 """What becomes of a deleted topic: all of it goes, but for messages that wait, which are kept."""
 
 import asyncio
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.broker_peer import Peer, connect, create_topic, fields, records, serve
 from tests.cluster.test_delayed_messages import Later
 
-from pymq.errors import DiskFull, FlushFailed, StoreError
+from pymq.errors import DiskFull, FlushFailed, PymqError, StoreError
 from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.store import Files
 from pymq.store.state.clean_stop import CleanStop
 
 #: Nothing is due before the topic is deleted, however long that takes.
@@ -122,3 +124,98 @@ def test_a_topic_is_deleted_as_a_whole_or_not_at_all(
     with pytest.raises(StoreError) if kind is FlushFailed else nullcontext():
         serve(tmp_path, check)
     assert done
+
+
+class StuckDisk:
+    """Takes long to remove the directory of a queue; ``may_go_on`` ends that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_stuck, self.may_go_on = threading.Event(), threading.Event()
+        remove_directory = Files.remove_directory
+
+        def wait(files: Files, path: Path) -> bool:
+            if path.parts[-3:] == ("consumequeue", "T", "0"):
+                self.is_stuck.set()
+                assert self.may_go_on.wait(5), "nothing else goes on meanwhile"
+            return remove_directory(files, path)
+
+        monkeypatch.setattr(Files, "remove_directory", wait)
+
+
+@pytest.mark.parametrize("is_created_again", [True, False])
+def test_others_are_answered_while_the_files_of_its_queues_go(
+    tmp_path: Path, is_created_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = StuckDisk(monkeypatch)
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await create_topic(peer, "Other")
+        for queue_id in range(4):
+            await peer.send("T", b"old", queue_id=queue_id)
+        deleted = asyncio.create_task(peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T"))
+        while not disk.is_stuck.is_set():
+            await asyncio.sleep(0.001)
+        assert (await peer.send("Other", b"x")).code == ResponseCode.SUCCESS
+        found = await peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="T")
+        assert found.code == ResponseCode.TOPIC_NOT_EXIST
+        if is_created_again:
+            await create_topic(peer, "T")
+            await peer.send("T", b"new", queue_id=1)
+        assert not deleted.done()
+        disk.may_go_on.set()
+        assert (await deleted).code == ResponseCode.SUCCESS
+        left = tmp_path / "consumequeue" / "T"
+        assert left.exists() == is_created_again
+        if is_created_again:
+            assert [one.body for one in records(await peer.pull("T", 0, queueId=1))] == [b"new"]
+            assert [one.name for one in left.iterdir()] == ["1"]
+
+    serve(tmp_path, check)
+
+
+def test_others_are_answered_while_unused_topics_are_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, disk = Later(monkeypatch), StuckDisk(monkeypatch)
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await create_topic(peer, "Other")
+        await peer.send("T", b"waits", properties="DELAY\x011")
+        assert (await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+        await later.advance(peer, WAIT_MS)
+        while await message_count(peer) == 0:
+            await asyncio.sleep(0.02)
+        cleaned = asyncio.create_task(peer.ask(RequestCode.CLEAN_UNUSED_TOPIC))
+        while not disk.is_stuck.is_set():
+            await asyncio.sleep(0.001)
+        assert (await peer.send("Other", b"x")).code == ResponseCode.SUCCESS
+        assert not cleaned.done()
+        disk.may_go_on.set()
+        assert (await cleaned).code == ResponseCode.SUCCESS
+        assert not (tmp_path / "consumequeue" / "T").exists()
+
+    serve(tmp_path, check, store=STORE)
+
+
+def test_who_asked_for_a_deletion_may_go_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = StuckDisk(monkeypatch)
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await peer.send("T", b"old")
+        other = await connect(peer.broker)
+        asked = asyncio.create_task(other.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T"))
+        while not disk.is_stuck.is_set():
+            await asyncio.sleep(0.001)
+        other.channel.close()
+        with pytest.raises(PymqError):
+            await asked
+        disk.may_go_on.set()
+        while (tmp_path / "consumequeue" / "T").exists():
+            await asyncio.sleep(0.01)
+
+    serve(tmp_path, check)

@@ -24,7 +24,7 @@ from tests.unit.store.stores import HOST, FakeClock, batch, record
 
 from pymq.errors import FlushFailed, StoreError
 from pymq.protocol.record import NewRecord, decode_records
-from pymq.store import Files, FlushMode, MessageStore, PutStatus
+from pymq.store import Files, FlushMode, MessageStore, PutStatus, QueueRemoval
 from pymq.store.config import StoreConfig
 from pymq.store.state.sealed_file import SealedFile
 from pymq.testing.faulty_files import FaultyFiles
@@ -63,6 +63,8 @@ class Session:
         self._number = 0
         #: (end of its records, life, promise) of what waits for a flush.
         self._waiting: list[tuple[int, Life, Acknowledged]] = []
+        #: What removes the files of deleted topics.
+        self._removals: list[QueueRemoval] = []
 
     # -- restarts -----------------------------------------------------------------------------
 
@@ -70,6 +72,7 @@ class Session:
         """Open the store."""
         self._root, self._files = root, files
         self._waiting.clear()
+        self._removals.clear()
         config = StoreConfig(root_path=root, flush_mode=self._mode, **self._settings)
         self.store = MessageStore.open(config, self.clock, files=files)
         self._table = SealedFile(root / "config" / "table.json", files=files)
@@ -182,19 +185,33 @@ class Session:
         self._running.ahead.prepare_segment()
 
     def delete(self, topic: str) -> None:
-        """Delete a topic's queues."""
+        """Delete a topic's queues, and their files."""
+        self.begin_delete(topic)
+        self.finish_deletes()
+
+    def begin_delete(self, topic: str) -> None:
+        """Delete a topic's queues; their files are left."""
         life = self.history.lives.get(topic)
         if life is None:
             return
         life.is_ending = True
         try:
-            self._running.retention.delete_queues(topic)
+            removal = self._running.retention.begin_delete(topic)
         except FlushFailed:
             raise  # It may have been done; nothing is written to the topic any more.
         except StoreError:
             life.is_ending = False  # It says that it was not done.
             raise
         self.history.end_life(topic, self._running.log_end)
+        if removal is not None:
+            self._removals.append(removal)
+
+    def finish_deletes(self) -> None:
+        """Remove the files of deleted topics."""
+        for removal in self._removals:
+            removal.run()
+            self._running.retention.finish_delete(removal)
+        self._removals.clear()
 
     def save(self) -> None:
         """Save the state table."""
@@ -321,8 +338,13 @@ FIXED_STEPS: Final[tuple[Step, ...]] = (
     Session.flush,
     Session.flush_queues,
     _put(Send("A", 0, (30, 30))),
-    lambda session: session.delete("%RETRY%c"),
+    lambda session: session.begin_delete("%RETRY%c"),
+    lambda session: session.begin_delete("B"),
+    _put(Send("B", 2, (10,)), Send("A", 0, (10,))),
+    Session.flush,
+    Session.finish_deletes,
     Session.save,
+    lambda session: session.begin_delete("B"),
     Session.stop,
 )
 
@@ -361,7 +383,8 @@ def _step(session: Session, chance: random.Random) -> None:
     elif action < 0.88:
         session.save()
     elif action < 0.92:
-        session.delete(chance.choice(TOPICS))
+        session.finish_deletes()
+        session.begin_delete(chance.choice(TOPICS))
     elif action < 0.96:
         session.restart()
     else:

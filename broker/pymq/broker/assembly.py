@@ -345,8 +345,7 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         QueueLockHandlers(tables.locks),
         TopicHandlers(
             *(config, topics, offsets, store, core.cold_reads, statistics, deletions),
-            long_answers,
-            answer_saved,
+            *(long_answers, core.cleaner.remove, answer_saved),
         ),
         GroupHandlers(groups, offsets, deletions, answer_saved),
         GroupProgressHandlers(
@@ -358,7 +357,10 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         QueryHandlers(
             store, core.responses, core.cold_reads, core.key_indexing.wait_indexed, site.readers
         ),
-        CleaningHandlers(config, store, topics, offsets, core.cleaner.run_soon, answer_saved),
+        CleaningHandlers(
+            *(config, store, topics, offsets, core.cleaner.run_soon, core.cleaner.remove),
+            answer_saved,
+        ),
     )
     return [part.table() for part in handlers]
 

@@ -4,12 +4,13 @@ A request gives ``+key=value`` to set and ``-key`` to remove an attribute, separ
 table of ``+key`` and ``-key`` with values. They are stored without the sign.
 
 ``message.type`` is kept for those who ask: a broker of 5.x compares it with nothing, only the proxy
-in front of it does.
+in front of it does. Priorities (5.4) and lite topics (5.5) are not there: their attributes are
+refused by name.
 
 Source: RocketMQ AttributeParser, AttributeUtil, TopicAttributes, SubscriptionGroupAttributes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pymq.errors import BrokerError, refusal
@@ -31,19 +32,20 @@ class Attribute:
     check: Callable[[str], None]
 
 
-def _one_of(*known: str, served: frozenset[str] | None = None) -> Callable[[str], None]:
+def _one_of(*known: str, unserved: Collection[str]) -> Callable[[str], None]:
     """Return the check of an enumeration.
 
     Args:
-        known: RocketMQ's values, in the order in which it lists them.
-        served: those that this broker can keep its word about; all by default.
+        known: RocketMQ's values, in the order in which 5.3 lists them.
+        unserved: those that this broker cannot keep its word about, also of later versions.
     """
 
     def check(value: str) -> None:
+        if value in unserved:
+            others = ", ".join(one for one in known if one not in unserved)
+            raise _refused(f"{value} is not supported by this broker, only {others}")
         if value not in known:
             raise _refused(f"value is not in set: [{', '.join(known)}]")
-        if served is not None and value not in served:
-            raise _refused(f"{value} is not supported by this broker, only {', '.join(served)}")
 
     return check
 
@@ -60,20 +62,47 @@ def _number_from(first: int) -> Callable[[str], None]:
     return check
 
 
+def _unserved(what: str, *keys: str) -> dict[str, Attribute]:
+    """Return attributes of what this broker does not have: no value of theirs is taken."""
+
+    def attribute(key: str) -> Attribute:
+        def check(value: str) -> None:
+            raise _refused(f"{key} is not supported by this broker: it has no {what}")
+
+        return Attribute(True, check)
+
+    return {key: attribute(key) for key in keys}
+
+
 MESSAGE_TYPE = "message.type"
 _MIXED = "MIXED"
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
-    "queue.type": Attribute(False, _one_of("SimpleCQ", "BatchCQ", served=frozenset({"SimpleCQ"}))),
-    "cleanup.policy": Attribute(
-        False, _one_of("COMPACTION", "DELETE", served=frozenset({"DELETE"}))
-    ),
+    "queue.type": Attribute(False, _one_of("SimpleCQ", "BatchCQ", unserved={"BatchCQ"})),
+    "cleanup.policy": Attribute(False, _one_of("COMPACTION", "DELETE", unserved={"COMPACTION"})),
     MESSAGE_TYPE: Attribute(
-        True, _one_of("UNSPECIFIED", "TRANSACTION", "FIFO", _MIXED, "DELAY", "NORMAL")
+        True,
+        _one_of(
+            *("UNSPECIFIED", "TRANSACTION", "FIFO", _MIXED, "DELAY", "NORMAL"),
+            unserved={_MIXED, "PRIORITY", "LITE"},
+        ),
     ),
     "reserve.time": Attribute(True, _number_from(-1)),
+    **_unserved("lite topics", "lite.topic.expiration"),
 }
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
+    **_unserved("priorities", "priority.factor"),
+    **_unserved(
+        "lite topics",
+        "lite.bind.topic",
+        "lite.sub.client.max.event.cnt",
+        "lite.sub.client.quota",
+        "lite.sub.model",
+        "lite.sub.reset.offset.exclusive",
+        "lite.sub.reset.offset.unsubscribe",
+        "lite.sub.wildcard",
+    ),
+}
 
 
 def parse_changes(text: str | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
-from pymq.store import Retention
+from pymq.store import QueueRemoval, Retention
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Cleaner:
         self._pause_s = pause_s
         self._first_s = first_s
         self._one_pass = asyncio.Lock()
+        self._one_removal = asyncio.Lock()  # other work on the disk needs threads, too
         #: Is there a requested pass that has not begun?
         self._is_requested = False
         self._tasks = Tasks("cleaner")
@@ -89,6 +90,20 @@ class Cleaner:
         return await self._work.run(
             job.run, functools.partial(self._retention.finish_clean, job)
         )
+
+    def remove(self, removal: QueueRemoval) -> asyncio.Task[None]:
+        """Remove the files of deleted queues; they are in nobody's way.
+
+        Returns:
+            A task that ends once they are gone. Whoever waits for it may be cancelled: ``shield``.
+            It raises FlushFailed if some are left, which is final.
+        """
+        return self._tasks.start("files of deleted queues", self._remove(removal))
+
+    async def _remove(self, removal: QueueRemoval) -> None:
+        async with self._one_removal:
+            finish = functools.partial(self._retention.finish_delete, removal)
+            await self._work.run(removal.run, finish)
 
     async def close(self) -> None:
         """Stop once the disk work in progress is done; idempotent."""

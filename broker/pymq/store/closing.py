@@ -39,6 +39,7 @@ def flush_all(
         _flush_timers(parts.timers)
     is_indexed = keys.index_rest(CLOSE_INDEXING_S)
     try:
+        parts.queues.finish_removals()
         durability.flush_queues()
     except FlushFailed:
         raise

@@ -1,8 +1,16 @@
 """Attributes of topics: RocketMQ's rules, and its words where it refuses."""
 
+from collections.abc import Mapping
+
 import pytest
 
-from pymq.broker.attributes import GROUP_ATTRIBUTES, TOPIC_ATTRIBUTES, changed, parse_changes
+from pymq.broker.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    Attribute,
+    changed,
+    parse_changes,
+)
 from pymq.errors import BrokerError
 from pymq.protocol.codes import ResponseCode
 
@@ -69,9 +77,39 @@ def test_what_rocketmq_refuses(
 
 
 def test_what_only_we_refuse() -> None:
-    for key, value in (("+queue.type", "BatchCQ"), ("+cleanup.policy", "COMPACTION")):
-        with pytest.raises(BrokerError, match=f"{value} is not supported by this broker"):
+    for key, value, served in (
+        ("+queue.type", "BatchCQ", "SimpleCQ"),
+        ("+cleanup.policy", "COMPACTION", "DELETE"),
+        ("+message.type", "PRIORITY", "UNSPECIFIED, TRANSACTION, FIFO, DELAY, NORMAL"),
+        ("+message.type", "LITE", "UNSPECIFIED, TRANSACTION, FIFO, DELAY, NORMAL"),
+    ):
+        with pytest.raises(BrokerError) as refused:
             changed(None, {key: value}, TOPIC_ATTRIBUTES)
+        remark = f"{value} is not supported by this broker, only {served}"
+        assert (refused.value.code, refused.value.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+
+
+@pytest.mark.parametrize("known", [None, {}])
+@pytest.mark.parametrize(
+    ("attributes", "key", "value", "what"),
+    [
+        (TOPIC_ATTRIBUTES, "lite.topic.expiration", "30", "lite topics"),
+        (GROUP_ATTRIBUTES, "priority.factor", "100", "priorities"),
+        (GROUP_ATTRIBUTES, "lite.bind.topic", "T", "lite topics"),
+        (GROUP_ATTRIBUTES, "lite.sub.model", "Exclusive", "lite topics"),
+    ],
+)
+def test_attributes_of_what_is_not_there(
+    attributes: Mapping[str, Attribute],
+    key: str,
+    value: str,
+    what: str,
+    known: dict[str, str] | None,
+) -> None:
+    with pytest.raises(BrokerError) as refused:
+        changed(known, {"+" + key: value}, attributes)
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert refused.value.remark == f"{key} is not supported by this broker: it has no {what}"
 
 
 def test_mixed_messages_and_groups() -> None:

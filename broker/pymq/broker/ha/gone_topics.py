@@ -9,23 +9,35 @@ master tells where its log ended when it was created: queues whose messages are 
 the earlier topic's. Those with messages behind it begin again by themselves (``Replication``).
 """
 
+from collections.abc import Callable
+
 from pymq.broker.deletions import Deletions
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.protocol.bodies import TopicTable as TopicTableBody
-from pymq.store import MessageStore
+from pymq.store import MessageStore, QueueRemoval
 
 
 class GoneTopics:
-    """Follows the topics of a master, and deletes what it has deleted."""
+    """Follows the topics of a master, and deletes what it has deleted.
+
+    Args:
+        remove: removes the files of deleted queues, now or later.
+    """
 
     def __init__(
-        self, topics: TopicTable, offsets: OffsetTable, deletions: Deletions, store: MessageStore
+        self,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        deletions: Deletions,
+        store: MessageStore,
+        remove: Callable[[QueueRemoval], object],
     ) -> None:
         self._topics = topics
         self._offsets = offsets
         self._deletions = deletions
         self._store = store
+        self._remove = remove
         self._gone: set[str] = set()
         #: Topics that were created again, and from which physical offset on they have messages.
         self._replaced: dict[str, int] = {}
@@ -63,13 +75,18 @@ class GoneTopics:
         """
         for topic in sorted(self._gone):
             if self._store.replication.queues_end_before(topic, log_end):
-                self._store.retention.delete_queues(topic)  # first: only this can be refused
+                self._delete_queues(topic)  # first: only this can be refused
                 self._deletions.topic(topic)
                 self._offsets.delete_topic(topic)
             self._gone.discard(topic)
         for topic, first in list(self._replaced.items()):
             if first <= log_end:
-                self._store.retention.delete_queues(topic, before=first)
+                self._delete_queues(topic, before=first)
                 self._deletions.topic(topic)
                 self._offsets.delete_topic(topic)  # those of the new one are asked for again
                 del self._replaced[topic]
+
+    def _delete_queues(self, topic: str, *, before: int | None = None) -> None:
+        removal = self._store.retention.begin_delete(topic, before=before)
+        if removal is not None:
+            self._remove(removal)

@@ -14,7 +14,7 @@ from pymq.protocol import names
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.multi_dispatch import is_light
-from pymq.store import MessageStore
+from pymq.store import MessageStore, QueueRemoval
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ class CleaningHandlers:
 
     Args:
         clean_soon: starts a pass over the log.
+        remove: removes the files of deleted queues; see ``Cleaner.remove``.
         answer_saved: see ``StateSaving.answer_saved``.
     """
 
@@ -37,6 +38,7 @@ class CleaningHandlers:
         topics: TopicTable,
         offsets: OffsetTable,
         clean_soon: Callable[[], None],
+        remove: Callable[[QueueRemoval], asyncio.Task[None]],
         answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
@@ -44,6 +46,7 @@ class CleaningHandlers:
         self._topics = topics
         self._offsets = offsets
         self._clean_soon = clean_soon
+        self._remove = remove
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
@@ -88,10 +91,11 @@ class CleaningHandlers:
         for topic in sorted(unused):
             if not self._is_unused(topic):  # created again meanwhile
                 continue
-            count = self._store.retention.delete_queues(topic)
+            removal = self._store.retention.begin_delete(topic)
             self._offsets.delete_topic(topic)
-            _log.info("topic %s does not exist: its %d queues are deleted", topic, count)
-            await asyncio.sleep(0)
+            if removal is not None:
+                _log.info("topic %s does not exist: %d queues are deleted", topic, len(removal))
+                await asyncio.shield(self._remove(removal))
         return await self._answer_saved(request)
 
     def _is_unused(self, topic: str) -> bool:

@@ -1,6 +1,7 @@
 """Administration of topics: 17, 18, 21, 202, 215, 305, 351."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pymq.broker.attributes import TOPIC_ATTRIBUTES, changed, parse_changes
@@ -37,14 +38,19 @@ from pymq.protocol.headers.topics import (
     TopicRequest,
     UpdateTopicRequest,
 )
-from pymq.store import MessageStore
+from pymq.store import MessageStore, QueueRemoval
 
 #: TopicFilterType.
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class TopicHandlers:
-    """Creates, shows and deletes topics."""
+    """Creates, shows and deletes topics.
+
+    Args:
+        remove: removes the files of deleted queues; see ``Cleaner.remove``.
+        answer_saved: see ``StateSaving.answer_saved``.
+    """
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class TopicHandlers:
         statistics: BrokerStatistics,
         deletions: Deletions,
         long_answers: LongAnswers,
+        remove: Callable[[QueueRemoval], asyncio.Task[None]],
         answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
@@ -66,6 +73,7 @@ class TopicHandlers:
         self._statistics = statistics
         self._deletions = deletions
         self._long_answers = long_answers
+        self._remove = remove
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
@@ -143,18 +151,29 @@ class TopicHandlers:
         With it go the retry topics of groups that popped it: nobody would read them any more.
 
         Only the deletion of queues can be refused, as on a full disk: then the topic stays as it
-        is.
+        is. Their files go while other requests are answered, and the topic may be created again
+        meanwhile.
         """
         topic = (request.fields or {}).get("topic", "")
         self._check_name(topic)
+        removals = []
         for one in [*self._pop_retry_topics(topic), topic]:
             try:
-                self._store.retention.delete_queues(one)
+                removal = self._store.retention.begin_delete(one)
             except FlushFailed:
                 self._forget(one)  # The next start may find the queues deleted.
                 raise
             self._forget(one)
-        return self._answer_saved(request)
+            if removal is not None:
+                removals.append(self._remove(removal))
+        return self._answer_removed(request, removals)
+
+    async def _answer_removed(
+        self, request: Request, removals: Sequence[asyncio.Task[None]]
+    ) -> Command:
+        for removal in removals:
+            await asyncio.shield(removal)
+        return await self._answer_saved(request)
 
     def _forget(self, topic: str) -> None:
         """Forget a topic without queues: nothing here can be refused."""

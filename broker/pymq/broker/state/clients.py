@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 from pymq.clock import Clock
 from pymq.net.server import ServerConnection
-from pymq.protocol.bodies import ConsumerData, ConsumerIds, MessageModel, Subscription
+from pymq.protocol.bodies import (
+    ConsumerData,
+    ConsumerIds,
+    ConsumeType,
+    MessageModel,
+    Subscription,
+)
 from pymq.protocol.names import is_retry_topic
 
 _log = logging.getLogger(__name__)
@@ -20,6 +26,15 @@ _log = logging.getLogger(__name__)
 #: What a member subscribes to: topics, each with tags or another expression. Equal for members
 #: that agree.
 Wanted = frozenset[tuple[str, frozenset[str] | str]]
+
+#: What becomes of messages where members subscribe differently.
+_QUEUE_LOSS = (
+    "Each queue is read by one member alone, so what the others want of it is lost to the group"
+)
+_POP_LOSS = (
+    "What one member does not want of a queue is passed over for the whole group, so what only the "
+    "others want of it is lost"
+)
 
 
 @dataclass(slots=True)
@@ -90,7 +105,7 @@ class ConsumerGroup:
         self._forget_doubled(client.client_id)
         self._ids_body = None
         self.wanted.pop(connection, None)
-        self.is_divided &= len(set(self.wanted.values())) > 1
+        self.is_divided = self.is_divided and self._differs()
         return True
 
     def _forget_doubled(self, client_id: str) -> None:
@@ -137,20 +152,36 @@ class ConsumerGroup:
         if self.wanted.get(connection) == wanted:
             return
         self.wanted[connection] = wanted
-        other = next((c for c, theirs in self.wanted.items() if theirs != wanted), None)
-        if other is not None and not self.is_divided and not self.is_broadcasting:
+        others = [c for c, theirs in self.wanted.items() if self._is_harmed(theirs, wanted)]
+        if others and not self.is_divided and not self.is_broadcasting:
             _log.warning(
-                "group %s: its members subscribe differently: %s to %s, %s to %s. Each queue is "
-                "read by one member alone, so what the others want of it is lost to the group; "
-                "let all members subscribe to the same topics and tags, or give them groups of "
-                "their own",
+                "group %s: its members subscribe differently: %s to %s, %s to %s. %s; let all "
+                "members subscribe to the same topics and tags, or give them groups of their own",
                 name,
-                self.members[other].client_id,
-                _listed(self.wanted[other]),
+                self.members[others[0]].client_id,
+                _listed(self.wanted[others[0]]),
                 self.members[connection].client_id,
                 _listed(wanted),
+                _POP_LOSS if self.consume_type == ConsumeType.POP else _QUEUE_LOSS,
             )
-        self.is_divided = other is not None
+        self.is_divided = self._differs()
+
+    def _is_harmed(self, one: Wanted, other: Wanted) -> bool:
+        """Do two members take from each other what they want?
+
+        Those that pop take messages of any queue: each may read topics of its own.
+        """
+        if self.consume_type != ConsumeType.POP:
+            return one != other
+        filters = dict(one)
+        return any(filters.get(topic, what) != what for topic, what in other)
+
+    def _differs(self) -> bool:
+        """Are there two members that take from each other what they want?"""
+        if self.consume_type != ConsumeType.POP:
+            return len(set(self.wanted.values())) > 1
+        every = set[tuple[str, frozenset[str] | str]]().union(*self.wanted.values())
+        return len(every) > len({topic for topic, _ in every})
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
         """Take over a member's subscriptions; return whether topics were added or removed."""

@@ -227,16 +227,15 @@ class ConsumeQueue:
     def _remove_file(self, base: int) -> None:
         self._files.remove(self._paths.pop(base))
 
-    def remove(self) -> None:
-        """Delete the queue with its directory; entries that wait to be dispatched are dropped.
-
-        The last queue of a topic takes the topic's directory with it.
-        """
+    def take_files(self) -> list[str]:
+        """Return its files, last ones first, and be removed; what waits for dispatch is dropped."""
         self.removed = True
-        self.reset()
-        self._files.remove_directory(self.path)
+        paths = [self._paths[base] for base in reversed(self._bases)]
         if self.extension is not None:
-            self.extension.remove()
+            paths += self.extension.take_files()
+        self._bases, self._paths = [], {}
+        self.reset()
+        return paths
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -239,10 +239,11 @@ class QueueExtension:
         self.end = 0
         self.cut()
 
-    def remove(self) -> None:
-        """Delete the extension with its directory."""
-        self.reset()
-        self._files.remove_directory(self.path)
+    def take_files(self) -> list[str]:
+        """Return its files, last ones first, and have none any more."""
+        paths = [self._path_of(base) for base in reversed(self._bases)]
+        self._bases = []
+        return paths
 
     def _path_of(self, base: int) -> str:
         return str(self.path / segment_name(base))

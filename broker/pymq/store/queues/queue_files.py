@@ -109,6 +109,13 @@ class QueueFiles:
         self.files.remove(Path(path))
         self.dirty_directories.add(Path(path).parent)
 
+    def forget(self, path: str) -> None:
+        """Close a file that another thread is going to delete; nothing of it is flushed."""
+        self.dirty.discard(path)
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            self.files.close(fd)
+
     def _last_descriptor(self, path: str) -> int | None:
         """Return a descriptor of a file that is going to be deleted, unless there is none left."""
         try:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ from pymq.store.log.segment import parse_segment_name, segment_name
 from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_extension import QueueExtension
 from pymq.store.queues.queue_files import QueueFiles
+from pymq.store.queues.queue_removal import DeletedFiles, QueueRemoval
 
 _QUEUE_ID_MAX = (1 << 31) - 1
 #: The longest name a directory can have.
@@ -57,6 +58,8 @@ class QueueTable:
         self._extensions = extensions
         self._extension_file_bytes = extension_file_bytes
         self._empty: list[Path] = []
+        #: In progress; each queue is in one of them at most.
+        self._removals: list[QueueRemoval] = []
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
         #: Names of topics without their case -> the one of them that has the directory. Empty where
         #: the file system tells them apart.
@@ -93,10 +96,17 @@ class QueueTable:
         return any(files.exists(root / name) for name in others)
 
     def objection(self, topic: str) -> str | None:
-        """Return why a topic cannot have queues beside those that exist; None if it can."""
+        """Return why a topic cannot have queues beside those that exist; None if it can.
+
+        Raises:
+            FlushFailed: files of a deleted one cannot be removed.
+        """
         known = self._spellings.get(topic.casefold(), topic)
         if known == topic or not self.folds_case:
             return None
+        for removal in [one for one in self._removals if one.topic == known]:
+            removal.run()
+            self.finish_removal(removal)
         is_there = self.files.files.exists(self._path / known) or any(
             name == known for name, _ in self.by_key
         )
@@ -107,6 +117,7 @@ class QueueTable:
 
         Raises:
             StoreMismatch: another topic has its directory.
+            FlushFailed: files of an earlier one that was deleted cannot be removed.
         """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
@@ -115,6 +126,9 @@ class QueueTable:
                 raise StoreMismatch(f"{self._path}: {objection}")
             if self.folds_case:
                 self._spellings[topic.casefold()] = topic
+            for removal in self._removals:
+                if removal.topic == topic:
+                    removal.make_room(queue_id)
             path = self._path / topic / str(queue_id)
             queue = ConsumeQueue(self.files, path, topic, queue_id, self._file_bytes)
             self.by_key[topic, queue_id] = queue
@@ -169,15 +183,78 @@ class QueueTable:
 
     def remove(self, queue: ConsumeQueue) -> None:
         """Delete a queue and, with the last queue of a topic, the topic's directory."""
-        topic = queue.topic
-        del self.by_key[topic, queue.queue_id]
-        self.light_count -= is_light(topic)
-        queue.remove()
+        for path in self._take_files(queue):
+            self.files.remove(path)
+        self.files.remove_directory(queue.path)
+        if queue.extension is not None:
+            self.files.remove_directory(queue.extension.path)
+        self._forget_spelling(queue.topic)
+
+    def _take_files(self, queue: ConsumeQueue) -> list[str]:
+        """Take a queue out of the table; return its files."""
+        del self.by_key[queue.topic, queue.queue_id]
+        self.light_count -= is_light(queue.topic)
+        return queue.take_files()
+
+    def _forget_spelling(self, topic: str) -> None:
+        """Let another spelling of a topic have its directory, if that is gone."""
         if not self.folds_case or self.files.files.exists(self._path / topic):
             return
         # A light one is the only queue of its name.
         if is_light(topic) or not any(name == topic for name, _ in self.by_key):
             self._spellings.pop(topic.casefold(), None)
+
+    def take_out(self, topic: str, queues: Iterable[ConsumeQueue]) -> QueueRemoval:
+        """Take queues of a topic out of the table; return what removes their files.
+
+        Their deletion is recorded: see ``CleanStop``.
+        """
+        left = {}
+        for queue in queues:
+            paths = self._take_files(queue)
+            for path in paths:
+                self.files.forget(path)
+            extension = queue.extension
+            directories = [queue.path, *([] if extension is None else [extension.path])]
+            self.files.dirty_directories.difference_update(directories)
+            left[queue.queue_id] = DeletedFiles(self.files.files, paths, directories)
+        roots = [self._path / topic, self._extensions / topic]
+        removal = QueueRemoval(self.files.files, topic, left, roots)
+        self._removals.append(removal)
+        return removal
+
+    @property
+    def is_removing(self) -> bool:
+        """Whether files of deleted queues are left."""
+        return bool(self._removals)
+
+    def finish_removal(self, removal: QueueRemoval) -> None:
+        """Record that files are removed; only here goes the topic's directory. Idempotent.
+
+        Raises:
+            FlushFailed: some are left.
+        """
+        if removal not in self._removals:
+            return  # finished when something else needed it
+        removal.check()
+        self._removals.remove(removal)
+        dirty = self.files.dirty_directories
+        dirty.update(removal.kept())
+        for directory in removal.directories:
+            dirty.discard(directory)
+            gone = self.files.files.remove_directory(directory)
+            dirty.add(directory.parent if gone else directory)
+        self._forget_spelling(removal.topic)
+
+    def finish_removals(self) -> None:
+        """Remove all files of deleted queues that are left.
+
+        Raises:
+            FlushFailed: some cannot be removed.
+        """
+        for removal in list(self._removals):
+            removal.run()
+            self.finish_removal(removal)
 
     def load(self) -> None:
         """Find the queues that exist; nothing is changed and no file is opened.

@@ -25,6 +25,7 @@ from pymq.store.files import DiskUsage
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_removal import QueueRemoval
 from pymq.store.queues.queue_table import QueueKey, QueueTable
 from pymq.store.queues.queue_trim import TrimJob
 from pymq.store.retention.clean_jobs import CleanJob, WatchJob
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 _QUEUES_A_STEP = 64
 #: Passes after one request, as in RocketMQ.
 _REQUESTED_PASSES = 20
+
 
 class Retention:
     """Decides what is deleted; belongs to the thread of the store.
@@ -252,7 +254,8 @@ class Retention:
         if first != self._trimmed_to:
             self._trimmed_to = first
             self._untrimmed = list(self._queues)
-            self._clean_stop.trim(first)
+            if not self._queues.is_removing:  # After a crash, what is left would not count as such.
+                self._clean_stop.trim(first)
             if self._index is not None:
                 self._old_index += self._index.take_old(first)
             return 1
@@ -277,48 +280,62 @@ class Retention:
 
     # -- queues -------------------------------------------------------------------------------
 
-    def delete_queues(self, topic: str, *, before: int | None = None) -> int:
-        """Delete the consume queues of a topic and return how many; records stay in the log.
+    def begin_delete(self, topic: str, *, before: int | None = None) -> QueueRemoval | None:
+        """Delete the consume queues of a topic; records stay in the log.
 
-        Offsets start from 0 if the topic is created again, also after a crash.
+        Offsets start from 0 if the topic is created again, which may be at once, also after a
+        crash.
 
         Args:
             topic: its name.
             before: physical offset; queues with messages behind it stay, and what they list is of
                 another topic of that name. None: none stays.
 
+        Returns:
+            A job that removes their files, which takes long if there are many: to be run and
+            finished. None: there was no queue.
+
         Raises:
             DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
-            FlushFailed: it may have been recorded, or files could not be removed. Final: the
-                next start does the rest, and until then the store accepts no writes.
+            FlushFailed: it may have been recorded. Final: the next start does the rest, and until
+                then the store accepts no writes.
         """
         self._gate.check_open()
         end = self._log.end if before is None else before
         queues = [one for one in self._queues.of_topic(topic) if self._reach(one) <= end]
         if not queues:
-            return 0
+            return None
         try:
             self._clean_stop.delete(topic, end)
-            self._remove_deleted(queues)
         except FlushFailed as error:
             self._gate.record_error(error)
             raise
-        return len(queues)
+        return self._queues.take_out(topic, queues)
 
-    def _remove_deleted(self, queues: list[ConsumeQueue]) -> None:
-        """Remove queues whose deletion is recorded.
+    def finish_delete(self, removal: QueueRemoval) -> None:
+        """Record that the files of deleted queues are gone.
 
         Raises:
-            FlushFailed: files are left, in the place of those of new messages.
+            FlushFailed: some could not be removed. Final: the next start does it, and until then
+                the store accepts no writes.
         """
-        failure: StoreError | None = None
-        for queue in queues:
-            try:
-                self._queues.remove(queue)
-            except StoreError as error:
-                failure = error
-        if failure is not None:
-            raise FlushFailed(f"{failure}; the next start removes what is left") from failure
+        try:
+            self._queues.finish_removal(removal)
+        except FlushFailed as error:
+            self._gate.record_error(error)
+            raise
+
+    def delete_queues(self, topic: str, *, before: int | None = None) -> int:
+        """Delete the consume queues of a topic, in this thread; return how many.
+
+        Args, Raises: see ``begin_delete`` and ``finish_delete``.
+        """
+        removal = self.begin_delete(topic, before=before)
+        if removal is None:
+            return 0
+        removal.run()
+        self.finish_delete(removal)
+        return len(removal)
 
     def delete_expired_queues(
         self, may_go: Callable[[str, int], bool], *, count_max: int

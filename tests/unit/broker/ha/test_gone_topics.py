@@ -14,7 +14,7 @@ from pymq.broker.state.topics import TopicTable
 from pymq.errors import DiskFull
 from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody
-from pymq.store import MessageStore
+from pymq.store import MessageStore, QueueRemoval
 
 
 class Bed:
@@ -26,8 +26,10 @@ class Bed:
         self.topics = TopicTable(BrokerConfig(), clock)
         self.offsets = OffsetTable()
         self.forgotten: list[str] = []
+        self.removals: list[QueueRemoval] = []
+        deletions = Deletions([self.forgotten.append], [])
         self.gone = GoneTopics(
-            self.topics, self.offsets, Deletions([self.forgotten.append], []), self.store
+            self.topics, self.offsets, deletions, self.store, self.removals.append
         )
         self._counter = 0
 
@@ -64,6 +66,23 @@ def test_a_topic_that_is_gone_twice_is_deleted(tmp_path: Path) -> None:
     assert not bed.gone
     assert bed.forgotten == ["A"]
     assert (bed.left("A"), bed.left("B")) == ((0, None), (1, 1))
+
+
+def test_files_are_left_to_others(tmp_path: Path) -> None:
+    """Those of many queues would hold up everything else."""
+    bed = Bed(tmp_path)
+    bed.told("A")
+    bed.put("A")
+    bed.told()
+    end = bed.store.log_end
+    bed.gone.delete(end)
+    path = tmp_path / "consumequeue" / "A"
+    assert path.exists() and bed.left("A") == (0, None)
+    bed.put("A")
+    (removal,) = bed.removals
+    removal.run()
+    bed.store.retention.finish_delete(removal)
+    assert path.exists() and bed.left("A") == (1, 1)
 
 
 def test_a_topic_that_was_created_again_stays(tmp_path: Path) -> None:
@@ -131,11 +150,11 @@ def test_offsets_stay_while_queues_cannot_be_deleted(
         bed.told("A")
         bed.gone.take_ids(master.body())
 
-    def full(topic: str, *, before: int | None = None) -> int:
+    def full(topic: str, *, before: int | None = None) -> QueueRemoval | None:
         raise DiskFull("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bed.store.retention, "delete_queues", full)
+        patch.setattr(bed.store.retention, "begin_delete", full)
         with pytest.raises(DiskFull):
             bed.gone.delete(first)
     assert bed.gone and bed.left("A") == (1, 1) and not bed.forgotten

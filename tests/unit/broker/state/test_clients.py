@@ -5,7 +5,7 @@ from tests.unit.net.connections import FakeConnection
 
 from pymq.broker.state.clients import Client, ClientTable
 from pymq.clock import Clock
-from pymq.protocol.bodies import ConsumerData, MessageModel, Subscription
+from pymq.protocol.bodies import ConsumerData, ConsumeType, MessageModel, Subscription
 
 
 class Time(Clock):
@@ -39,14 +39,19 @@ class Table(ClientTable):
         group: str = "g",
         model: str = MessageModel.CLUSTERING,
         version: int = 1,
+        kind: str = ConsumeType.PUSH,
         fingerprint: int = 0,
         without: bool = False,
         notifies: bool = True,
     ) -> bool:
+        topics_and_tags = [topic.partition(":")[::2] for topic in topics]
         data = ConsumerData(
             group=group,
+            consume_type=kind,
             message_model=model,
-            subscriptions=[Subscription.of_tags(topic, "*", version) for topic in topics],
+            subscriptions=[
+                Subscription.of_tags(topic, tags or "*", version) for topic, tags in topics_and_tags
+            ],
         )
         return self.register_consumer(
             connection.as_connection(),
@@ -204,6 +209,52 @@ def test_members_that_subscribe_differently_are_asked_for_their_subscriptions(ta
     assert table.beat(two, "two", "U", fingerprint=8)
     assert table.beat(one, "one", fingerprint=7, without=True)
     assert table.beat(two, "two", "U", fingerprint=8)
+
+
+QUEUE_LOSS = "Each queue is read by one member alone, so what the others want of it is lost"
+POP_LOSS = "What one member does not want of a queue is passed over for the whole group"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "said"),
+    [
+        (ConsumeType.PUSH, ["T"], ["U"], QUEUE_LOSS),
+        (ConsumeType.PUSH, ["T:a"], ["T:b"], QUEUE_LOSS),
+        (ConsumeType.PUSH, ["T"], ["T"], ""),
+        (ConsumeType.POP, ["T"], ["U"], ""),
+        (ConsumeType.POP, ["T", "U:a"], ["U:a"], ""),
+        (ConsumeType.POP, ["T:a"], ["T:b"], POP_LOSS),
+        (ConsumeType.POP, ["T", "U:a"], ["U"], POP_LOSS),
+    ],
+)
+def test_what_members_that_subscribe_differently_lose(
+    table: Table,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    first: list[str],
+    second: list[str],
+    said: str,
+) -> None:
+    one, two, three = FakeConnection(), FakeConnection(), FakeConnection()
+    table.beat(one, "one", *first, kind=kind)
+    for _ in range(2):
+        table.beat(two, "two", *second, kind=kind)
+    assert [record.getMessage().count(said) for record in caplog.records] == [1] * bool(said)
+    table.beat(three, "three", "V", kind=kind)
+    table.beat(two, "two", *second, "W", kind=kind)
+    is_new = kind == ConsumeType.PUSH and not said
+    assert len(caplog.records) == bool(said) + is_new, "once, while it is so"
+
+
+def test_members_that_agree_again_are_warned_of_the_next_difference(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = FakeConnection(), FakeConnection()
+    for count in (1, 2):
+        table.beat(one, "one", "T:a", kind=ConsumeType.POP)
+        table.beat(two, "two", "T:b", kind=ConsumeType.POP)
+        assert len(caplog.records) == count
+        table.drop(two.as_connection())
 
 
 def test_subscriptions_that_we_never_heard_are_asked_for(table: Table) -> None:

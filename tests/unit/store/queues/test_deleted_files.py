@@ -1,6 +1,10 @@
-"""Deleted queue files: their names go at once, their space when a job closes them."""
+"""Deleted queue files: their names go at once, their space when a job closes them.
+
+So it is for those of a slave whose queue begins again. Whole topics go in a job of their own.
+"""
 
 import errno
+import random
 from pathlib import Path
 
 import pytest
@@ -14,8 +18,9 @@ from tests.unit.store.stores import (
     queue_path,
     record,
 )
+from tests.unit.store.test_replication import follow
 
-from pymq.store import MessageStore
+from pymq.protocol.record import NewRecord
 
 FILE_BYTES = 200  # ten entries
 FILE_COUNT = 12
@@ -31,32 +36,56 @@ def open_files(root: Path) -> int:
     return sum("/consumequeue/" in link for link in open_paths(root))
 
 
-def with_a_queue(root: Path, files: QuickFiles, **settings: int) -> MessageStore:
-    store = open_store(root, files=files, queue_file_bytes=FILE_BYTES, **settings)
-    put_ok(store, *(record(b"%d" % i) for i in range(FILE_COUNT * FILE_BYTES // 20)))
-    return store
+class Bed:
+    """A slave with a queue of many files, and its master.
+
+    Attributes:
+        root: directory of the slave.
+        store: of the slave.
+    """
+
+    def __init__(self, path: Path, files: QuickFiles) -> None:
+        self.root = path / "slave"
+        self.store = open_store(self.root, files=files, queue_file_bytes=FILE_BYTES)
+        self._master = open_store(path / "master")
+        self.follow(*(record(b"%d" % i) for i in range(FILE_COUNT * FILE_BYTES // 20)))
+
+    def follow(self, *records: NewRecord) -> None:
+        put_ok(self._master, *records)
+        follow(self._master, self.store, random.Random(1))
+
+    def begin_again(self) -> None:
+        """Have the slave find out from a message that the queue is a new one."""
+        self._master.retention.delete_queues(TOPIC)
+        self.follow(record(b"again"))
 
 
-def test_the_names_of_a_topic_go_and_a_job_frees_the_space(tmp_path: Path) -> None:
-    store = with_a_queue(tmp_path, QuickFiles())
-    assert store.retention.delete_queues(TOPIC) == 1
-    assert not queue_path(tmp_path).exists()
-    assert open_deleted(tmp_path) == FILE_COUNT
-    put_ok(store, record(b"again"))
-    job = store.retention.begin_watch()
-    assert open_deleted(tmp_path) == FILE_COUNT
+def test_the_names_of_a_queue_go_and_a_job_frees_the_space(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, QuickFiles())
+    bed.begin_again()
+    assert len(list(queue_path(bed.root).iterdir())) == 1
+    assert open_deleted(bed.root) == FILE_COUNT
+    job = bed.store.retention.begin_watch()
+    assert open_deleted(bed.root) == FILE_COUNT
     job.run()
-    assert open_deleted(tmp_path) == 0
-    store.retention.finish_watch(job)
-    assert bodies(store) == [b"again"]
-    store.close()
+    assert open_deleted(bed.root) == 0
+    bed.store.retention.finish_watch(job)
+    assert bodies(bed.store) == [b"again"]
+    bed.store.close()
+
+
+def test_a_topic_that_is_deleted_leaves_none_open(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, QuickFiles())
+    assert bed.store.retention.delete_queues(TOPIC) == 1
+    assert open_files(bed.root) == open_deleted(bed.root) == 0
+    bed.store.close()
 
 
 def test_a_store_that_is_closed_leaves_none_open(tmp_path: Path) -> None:
-    store = with_a_queue(tmp_path, QuickFiles())
-    store.retention.delete_queues(TOPIC)
-    store.close()
-    assert open_deleted(tmp_path) == 0
+    bed = Bed(tmp_path, QuickFiles())
+    bed.begin_again()
+    bed.store.close()
+    assert open_deleted(bed.root) == 0
 
 
 class FewDescriptors(QuickFiles):
@@ -65,24 +94,24 @@ class FewDescriptors(QuickFiles):
 
 
 def test_not_too_many_are_held_open(tmp_path: Path) -> None:
-    store = with_a_queue(tmp_path, FewDescriptors())
-    store.retention.delete_queues(TOPIC)
-    assert open_deleted(tmp_path) == 16 // 4
-    assert not queue_path(tmp_path).exists()
-    store.close()
+    bed = Bed(tmp_path, FewDescriptors())
+    bed.begin_again()
+    assert open_deleted(bed.root) == 16 // 4
+    assert len(list(queue_path(bed.root).iterdir())) == 1
+    bed.store.close()
 
 
 def test_they_count_among_those_that_may_be_open(tmp_path: Path) -> None:
-    store = with_a_queue(tmp_path, FewDescriptors())
-    put_ok(store, *(record(b"kept", topic="Other") for _ in range(15 * FILE_BYTES // 20)))
-    assert open_files(tmp_path) == 16
-    store.retention.delete_queues(TOPIC)
-    assert open_files(tmp_path) <= 16
-    put_ok(store, *(record(b"kept", topic="Third") for _ in range(9 * FILE_BYTES // 20)))
-    assert open_files(tmp_path) <= 16
-    assert len(bodies(store, "Other")) == 15 * FILE_BYTES // 20
-    assert len(bodies(store, "Third")) == 9 * FILE_BYTES // 20
-    store.close()
+    bed = Bed(tmp_path, FewDescriptors())
+    bed.follow(*(record(b"kept", topic="Other") for _ in range(15 * FILE_BYTES // 20)))
+    assert open_files(bed.root) == 16
+    bed.begin_again()
+    assert open_files(bed.root) <= 16
+    bed.follow(*(record(b"kept", topic="Third") for _ in range(9 * FILE_BYTES // 20)))
+    assert open_files(bed.root) <= 16
+    assert len(bodies(bed.store, "Other")) == 15 * FILE_BYTES // 20
+    assert len(bodies(bed.store, "Third")) == 9 * FILE_BYTES // 20
+    bed.store.close()
 
 
 class FailingToClose(QuickFiles):
@@ -100,14 +129,14 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = FailingToClose()
-    store = with_a_queue(tmp_path, files)
-    store.retention.delete_queues(TOPIC)
-    job = store.retention.begin_watch()
+    bed = Bed(tmp_path, files)
+    bed.begin_again()
+    job = bed.store.retention.begin_watch()
     files.fails = True
     job.run()
     files.fails = False
-    assert open_deleted(tmp_path) == 0
+    assert open_deleted(bed.root) == 0
     assert caplog.text.count("cannot be closed") == FILE_COUNT
     assert job.usages
-    store.retention.finish_watch(job)
-    store.close()
+    bed.store.retention.finish_watch(job)
+    bed.store.close()
