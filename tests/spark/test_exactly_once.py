@@ -314,6 +314,7 @@ def test_rows_that_cannot_be_written_exactly_once(query: Query) -> None:
 # -------------------------------------------------------------------------------------- brokers
 
 
+@pytest.mark.by_turns("action")
 @pytest.mark.parametrize("action", ["restart", "kill", "freeze"])
 def test_brokers_that_go_and_come_back(query: Query, action: str) -> None:
     """Under tasks, and between them and the driver's request."""
@@ -423,6 +424,7 @@ def test_a_query_that_starts_while_brokers_are_away(
     assert sum(map(len, query.sinks().values())) == 1
 
 
+@pytest.mark.by_turns("delivery")
 @pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
 def test_a_query_that_starts_again_while_the_brokers_of_its_topic_restart(
     tmp_path: Path, context: dict[str, str], delivery: str
