@@ -2,15 +2,18 @@
 
 import asyncio
 import functools
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.controlled_broker import ControlledBroker
+from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
 
 from pymq.controller import Controller, ControllerConfig
-from pymq.protocol.codes import ResponseCode
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.controller import RegisterReplicaRequest
 
 DEADLINE_S = 60.0
 
@@ -51,9 +54,36 @@ async def group_of(
             await broker.join()
             broker.begin_to_beat()
         assert (await brokers[0].elect()).code == 0
-        answer = await brokers[0].alter(*(broker.id for broker in brokers))
-        assert answer.code == 0, answer.remark
+        if len(brokers) > 1:
+            answer = await brokers[0].alter(*(broker.id for broker in brokers))
+            assert answer.code == 0, answer.remark
         yield brokers
     finally:
         for broker in brokers:
             await broker.close()
+
+
+async def register_as(
+    broker: ControlledBroker, *, log_epoch: int | None = None, has_had_id: bool | None = None
+) -> Command:
+    """Register as brokers of ours do: RocketMQ's do not say these two."""
+    header = RegisterReplicaRequest(
+        cluster_name=CLUSTER,
+        broker_name=NAME,
+        broker_id=broker.id,
+        broker_address=broker.address,
+        log_epoch=log_epoch,
+        has_had_id=has_had_id,
+    )
+    return await broker.ask(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+
+
+async def wait_last_epoch(folder: Path, broker_id: int, epoch: int) -> None:
+    """Wait until a store has what a broker had in its log when it was the master."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            text = (folder / "groups.json").read_text()
+            last = json.loads(text)[NAME]["lastTerms"].get(str(broker_id))
+            if last is not None and last["epoch"] == epoch:
+                return
+            await asyncio.sleep(0.01)

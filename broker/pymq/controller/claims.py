@@ -5,14 +5,16 @@ one at the address that the group has on record:
 
 * Who beats from another address is not that broker. What it asks is refused, so that it cannot
   take the next term of that id for its own.
-* Who asks for an id while its holder goes on beating is a copy. It does not get the id when the
-  holder stands still or is gone: it lacks what was written since it was copied. It has to be
-  started again, by somebody who knows. A broker that has moved does not meet the old one alive.
+* Who asks for an id while its holder goes on beating, and has not had it itself, is a copy. It does
+  not get the id when the holder stands still or is gone: it lacks what was written since it was
+  copied. It has to be started again, by somebody who knows. A broker that has moved does not meet
+  the old one alive.
 * Who had the id before, and was put out by the one that has it now, is no copy: it asks again
-  until the other one is gone.
+  until the other one is gone. What it may become then, its log says (``elections``).
 
-Nothing here is kept anywhere: it ends with the connection, or with this process. A broker of ours
-that is told that it is a copy (``COPY_OF``) keeps that itself, and does not ask again.
+Nothing here is kept anywhere: it ends with the connection, or with this process. Brokers of ours
+keep both themselves: one that is told that it is a copy does not ask again, and one that had the id
+says so when it asks.
 """
 
 from collections.abc import Hashable
@@ -22,16 +24,16 @@ from weakref import WeakKeyDictionary
 
 from pymq.controller.groups import GroupState
 
-#: The holder of an id that is heard this long after another broker was refused it is alive: what
-#: it sent before it died has arrived by then.
+#: What the holder of an id has sent before it died has arrived this long after another broker was
+#: refused it, as a rule. But a cut network delivers later, all at once, what was sent before it was
+#: cut: so the holder is alive if it is heard after that, and once more as much later.
 OVERLAP_S = 3.0
 #: Most brokers that are looked after on one connection (RocketMQ can have several in a process).
 CLAIM_COUNT_MAX = 100
 #: Ids of which it is known who had them before.
 HOLDER_COUNT_MAX = 10_000
-#: The field of a refusal that tells a copy so, with the address of the other broker; RocketMQ's
-#: brokers do not look at it (``ha.membership`` has it, too).
-COPY_OF = "copyOf"
+#: Refusals of one id that are said, and ids of which refusals are kept.
+REFUSAL_COUNT_MAX, REFUSED_COUNT_MAX = 20, 1_000
 
 #: A group, and an id in it.
 _Key: TypeAlias = tuple[str, int]
@@ -45,10 +47,10 @@ class _Claims:
     held: set[_Key] = field(default_factory=set)
     #: Group and id -> when it was refused first.
     refused_s: dict[_Key, float] = field(default_factory=dict)
+    #: Group and id -> when the holder was heard afterwards, for the first time that counts.
+    overlap_s: dict[_Key, float] = field(default_factory=dict)
     #: Group and id -> the address of the broker that was alive at the same time.
     copies: dict[_Key, str] = field(default_factory=dict)
-    #: Refusals that it was given, with their kind.
-    refusals: set[tuple[_Key, str]] = field(default_factory=set)
 
 
 class Claims:
@@ -58,6 +60,9 @@ class Claims:
         self._connections: WeakKeyDictionary[Hashable, _Claims] = WeakKeyDictionary()
         #: Group and id -> the address of the one that has it, and of the one before.
         self._holders: dict[_Key, tuple[str, str | None]] = {}
+        #: Group and id -> refusals that were said since the id was held: to which address, and of
+        #: which kind.
+        self._said: dict[_Key, set[tuple[str, str]]] = {}
 
     def _of(self, connection: Hashable) -> _Claims:
         claims = self._connections.get(connection)
@@ -76,29 +81,36 @@ class Claims:
         claims, key = self._of(connection), (name, broker_id)
         if len(claims.held) < CLAIM_COUNT_MAX:
             claims.held.add(key)
-        claims.refused_s.pop(key, None)
-        claims.copies.pop(key, None)
-        claims.refusals = {one for one in claims.refusals if one[0] != key}
+        for refusals in (claims.refused_s, claims.overlap_s, claims.copies):
+            refusals.pop(key, None)
         known, before = self._holders.get(key, (address, None))
         if len(self._holders) >= HOLDER_COUNT_MAX and key not in self._holders:
             self._holders.clear()
+        if known != address or key not in self._holders:
+            self._said.pop(key, None)
         self._holders[key] = address, before if known == address else known
 
     def _was_put_out(self, claims: _Claims, key: _Key) -> bool:
         """Has the broker had the id before the one that has it now?
 
-        Over another connection it says so by a heartbeat: one that was only started sends none
-        before it has its id.
+        A broker of ours says so itself. One of RocketMQ goes on beating, also over another
+        connection, which tells it from one that was only started: that does not beat yet.
         """
         _, before = self._holders.get(key, (None, None))
         return key in claims.held or (before is not None and claims.beating.get(key) == before)
 
-    def is_news(self, connection: Hashable, name: str, broker_id: int, kind: str) -> bool:
-        """Is it the first refusal of its kind over a connection, since the id was held there?"""
-        refusals, refusal = self._of(connection).refusals, ((name, broker_id), kind)
-        if refusal in refusals or len(refusals) >= CLAIM_COUNT_MAX:
+    def is_news(self, name: str, broker_id: int, address: str, kind: str) -> bool:
+        """Is it the first refusal of its kind to an address, since the id was given to anybody?
+
+        However often the broker there connects again. Only so many are, whatever addresses are
+        told.
+        """
+        if len(self._said) >= REFUSED_COUNT_MAX and (name, broker_id) not in self._said:
+            self._said.clear()
+        said = self._said.setdefault((name, broker_id), set())
+        if (address, kind) in said or len(said) >= REFUSAL_COUNT_MAX:
             return False
-        refusals.add(refusal)
+        said.add((address, kind))
         return True
 
     def refused(
@@ -127,13 +139,23 @@ class Claims:
             return
         if claims.refused_s.setdefault(key, now_s) < awake_s:
             claims.refused_s[key] = now_s
-        if heard_s > claims.refused_s[key] + OVERLAP_S:
+            claims.overlap_s.pop(key, None)
+        if heard_s <= claims.refused_s[key] + OVERLAP_S:
+            return
+        if heard_s > claims.overlap_s.setdefault(key, heard_s) + OVERLAP_S:
             claims.copies[key] = holder
 
     def original_of(self, connection: Hashable, name: str, broker_id: int) -> str | None:
         """Return the address of the broker whose copy this one is; None: it is none."""
         claims = self._connections.get(connection)
         return None if claims is None else claims.copies.get((name, broker_id))
+
+    def note_held(self, connection: Hashable, state: GroupState) -> None:
+        """Record the ids that the brokers of a connection have in a group, as they beat."""
+        claims = self._connections.get(connection)
+        for (name, broker_id), address in list(claims.beating.items()) if claims else ():
+            if name == state.name and address and state.address_of(broker_id) == address:
+                self.holds(connection, name, broker_id, address)
 
     def why_not_member(self, connection: Hashable, state: GroupState) -> str | None:
         """Return why the broker of a connection is none of a group; None: it may be one."""
@@ -145,8 +167,6 @@ class Claims:
             if name != state.name or not address:
                 continue
             known = state.address_of(broker_id)
-            if known == address:
-                self.holds(connection, name, broker_id, address)
             if known in (None, address):
                 return None
             reason = (

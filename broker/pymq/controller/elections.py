@@ -7,6 +7,8 @@
 4. Of several, the one whose log goes furthest: by epoch, by offset, then by priority. Who tells no
    offset, as learners do, is the last one (in RocketMQ only of those with the same epoch).
 5. A new master is alone in the sync state set, at first, and has a new epoch.
+6. Who lacks what another one with its id may have acknowledged is not elected, unless it is
+   designated, or elections may be unclean.
 
 Two cases more than in RocketMQ, where an administrator has to designate the master:
 
@@ -17,13 +19,24 @@ Two cases more than in RocketMQ, where an administrator has to designate the mas
 The designated broker must be the one whose log goes furthest, of all that are alive; its epoch is
 above all of theirs.
 
+How two brokers come to have one id is told in ``groups``. The one that was put out may be back
+first, while the one that was the master is only restarted. It has the id then, but is not elected
+by itself, and has to give way to the one that has everything.
+
 Source: RocketMQ ReplicasInfoManager.electMaster, DefaultElectPolicy.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 
-from pymq.controller.groups import Alive, GroupState, Outcome, Report, without_master
+from pymq.controller.groups import (
+    Alive,
+    GroupState,
+    LastTerm,
+    Outcome,
+    Report,
+    without_master,
+)
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 
@@ -61,7 +74,8 @@ def elect(
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"BrokerId: {asked} hasn't been registered in broker-set: {state.name}",
         )
-    living = {broker_id: alive[broker_id] for broker_id in state.members if broker_id in alive}
+    living = present(state, alive)
+    without = lacking(state, living)
     needs_designation = why_designation(state, alive)
     if needs_designation is not None:
         if not is_designated:
@@ -78,11 +92,13 @@ def elect(
     if state.master_epoch == 0 and asked is not None and (asked in living or not is_designated):
         return _elected(state, asked, living)
     designated = asked if is_designated else None
-    new = _choose(living, state.in_sync.broker_ids, state.master, designated)
-    if new is None and unclean and living.keys().isdisjoint(state.in_sync.broker_ids):
+    whole = {key: report for key, report in living.items() if key not in without}
+    able = living if is_designated else whole
+    new = _choose(able, state.in_sync.broker_ids, state.master, designated)
+    if new is None and unclean and whole.keys().isdisjoint(state.in_sync.broker_ids):
         new = _choose(living, living.keys(), state.master, designated)
     if new is None:
-        return _nobody(state, asked, _why_nobody(state, living, designated))
+        return _nobody(state, asked, _why_nobody(state, living, designated, without))
     if new == state.master:
         return Outcome(
             state,
@@ -146,10 +162,20 @@ def _standings(living: Alive) -> str:
     )
 
 
-def _why_nobody(state: GroupState, living: Alive, designated: int | None) -> str:
+def _why_nobody(
+    state: GroupState, living: Alive, designated: int | None, without: dict[int, str]
+) -> str:
     if state.master_epoch == 0:
         return "nobody of the group has asked yet to be its first master"
     in_sync = sorted(state.in_sync.broker_ids)
+    if designated is None and without:
+        return (
+            f"{'; '.join(without[one] for one in sorted(without))}: that may have been "
+            f"acknowledged. In sync are {in_sync}, alive {sorted(living)}. Start the broker that "
+            "has it; if that is gone for good, give up what is lacking with mqadmin electMaster "
+            f"-a CONTROLLER -bn {state.name} -c {state.cluster} -b ID, or pymq cluster promote "
+            f"{state.name} --to ID --controller CONTROLLER"
+        )
     if designated is None:
         return f"in sync are {in_sync}, alive {sorted(living)}"
     return f"{designated} is designated, in sync are {in_sync}, alive {sorted(living)}"
@@ -157,12 +183,20 @@ def _why_nobody(state: GroupState, living: Alive, designated: int | None) -> str
 
 def _elected(state: GroupState, new: int, living: Alive) -> Outcome:
     epochs = [report.epoch or 0 for report in living.values()]
+    # If it lacks what its id's last master had, that has been given up.
+    given_up = lacking(state, living)
+    last_terms = {
+        key: last
+        for key, last in state.last_terms.items()
+        if key != new or key not in given_up
+    }
     return Outcome(
         replace(
             state,
             master=new,
             master_epoch=max(state.master_epoch, *epochs, 0) + 1,
             in_sync=SyncStateSet(frozenset({new}), state.in_sync.epoch + 1),
+            last_terms=last_terms,
         )
     )
 
@@ -178,3 +212,81 @@ def _nobody(state: GroupState, asked: int | None, remark: str) -> Outcome:
         ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
         f"Old master has down and failed to elect a new broker master: {remark}",
     )
+
+
+# ----------------------------------------------------------------------- two brokers of one id
+
+
+def present(state: GroupState, alive: Alive) -> dict[int, Report]:
+    """Return the members that are alive: who beats from elsewhere is not the member."""
+    return {
+        broker_id: alive[broker_id]
+        for broker_id, member in state.members.items()
+        if broker_id in alive and alive[broker_id].address in ("", member.address)
+    }
+
+
+def with_last_term(state: GroupState, alive: Alive) -> GroupState:
+    """Return a group with what its master has in its log, as it says."""
+    master = state.master
+    report = None if master is None else present(state, alive).get(master)
+    address = state.address_of(master)
+    if master is None or report is None or address is None or report.epoch is None:
+        return state
+    if not 0 < report.epoch <= state.master_epoch:  # or the store is an old copy
+        return state
+    last = LastTerm(epoch=report.epoch, address=address)
+    if state.last_terms.get(master) == last:
+        return state
+    return replace(state, last_terms={**state.last_terms, master: last})
+
+
+def is_behind(state: GroupState, broker_id: int, epoch: int | None) -> bool:
+    """Does a log lack what the last master with its id may have acknowledged?
+
+    Args:
+        epoch: the last one in the log; None: the broker does not say, and is believed to have it.
+    """
+    last = state.last_terms.get(broker_id)
+    return last is not None and epoch is not None and epoch < last.epoch
+
+
+def gives_way(
+    state: GroupState, broker_id: int, *, epoch: int | None, address: str, alive: Alive
+) -> bool:
+    """Is another broker alive with an id, and does it give way to the one at an address?
+
+    Args:
+        epoch: the last one in the log of the one at the address; None: it does not say.
+    """
+    holder = alive.get(broker_id)
+    if holder is None or holder.address in ("", address):
+        return False
+    if address == state.address_of(broker_id):
+        return True  # the id is its own; the other one goes on beating after it was put out
+    last = state.last_terms.get(broker_id)
+    if last is None or not is_behind(state, broker_id, holder.epoch):
+        return False
+    return address == last.address if epoch is None else epoch >= last.epoch
+
+
+def lacking(state: GroupState, alive: Alive) -> dict[int, str]:
+    """Return the members in sync that are alive, and lack what others acknowledged, with why."""
+    found = {}
+    for broker_id, report in present(state, alive).items():
+        if broker_id not in state.in_sync.broker_ids or broker_id == state.master:
+            continue
+        last = state.last_terms.get(broker_id)
+        if last is not None and is_behind(state, broker_id, report.epoch):
+            found[broker_id] = (
+                f"the log of broker {broker_id} at {report.address} ends with epoch "
+                f"{report.epoch}, and a broker with that id was the master, at {last.address}, "
+                f"with epoch {last.epoch} in its log"
+            )
+        elif report.has_less and len(state.in_sync.broker_ids) > 1:
+            found[broker_id] = (
+                f"the log of broker {broker_id} at {report.address} ends with epoch "
+                f"{report.epoch} at {report.max_offset}, and a broker with that id at another "
+                "address had more"
+            )
+    return found

@@ -12,7 +12,13 @@ import logging
 from collections.abc import Callable, Hashable
 
 from pymq.controller.config import ControllerConfig
-from pymq.controller.elections import elect, why_designation
+from pymq.controller.elections import (
+    elect,
+    lacking,
+    present,
+    why_designation,
+    with_last_term,
+)
 from pymq.controller.groups import GroupState, Outcome, Report
 from pymq.controller.liveness import BROKER_COUNT_MAX, Liveness
 from pymq.controller.notices import Notices
@@ -80,7 +86,11 @@ class Failover:
         silence_s: float | None,
         report: Report,
     ) -> None:
-        """Record a heartbeat; look after the group if the broker was not there before."""
+        """Record a heartbeat; look after the group if the broker was not there before.
+
+        Or if another epoch is in its log: if it is the master, that has to be kept.
+        """
+        epoch_before = self._liveness.epoch_of(name, broker_id)
         is_new = self._liveness.heard(
             name,
             broker_id,
@@ -102,6 +112,8 @@ class Failover:
             self._said.over(("two of one address", name, broker_id))
             _log.info("broker %s, id %d, is alive", name, broker_id)
             self._start_review(name, came=broker_id)
+        elif self._liveness.epoch_of(name, broker_id) != epoch_before:
+            self._start_review(name)
 
     def _look_for_another(self, name: str, broker_id: int, address: str) -> None:
         """Say that two brokers beat with one id, if they do."""
@@ -183,16 +195,27 @@ class Failover:
             state = outcome.state
             assert state is not None
             self._log_election(state, outcome)
+        else:
+            await self._keep_last_term(state)
         if self._told.get(name) != state.master_epoch:
             self.announce(state)
         elif came is not None:
             self._tell(state, came)
 
+    async def _keep_last_term(self, state: GroupState) -> None:
+        """Keep in the store what the master has in its log, so that no broker with less is it."""
+
+        def decide(now: GroupState | None) -> Outcome:
+            return Outcome(now and with_last_term(now, self._liveness.alive(state.name)))
+
+        if with_last_term(state, self._liveness.alive(state.name)) != state:
+            await self._registry.change(state.name, decide)
+
     def lacks_master(self, state: GroupState) -> bool:
         """Is there no master, or is it surely gone? Not of groups that wait for their first."""
         if state.master_epoch == 0:
             return False
-        alive = self._liveness.alive(state.name)
+        alive = present(state, self._liveness.alive(state.name))
         if state.master is None:  # then somebody has to be there
             return not alive.keys().isdisjoint(state.in_sync.broker_ids) or (
                 self._config.unclean_elections and bool(alive)
@@ -213,6 +236,7 @@ class Failover:
     def _log_election(self, state: GroupState, outcome: Outcome) -> None:
         if outcome.is_success:
             self._said.over(state.name)
+            self._said.over((state.name, "lacking"))
             _log.warning(
                 "group %s: broker %s at %s is master of epoch %d",
                 state.name,
@@ -221,7 +245,11 @@ class Failover:
                 state.master_epoch,
             )
         elif outcome.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE:
-            self._said.warn(state.name, "group %s has no master: %s", state.name, outcome.remark)
+            without = lacking(state, self._liveness.alive(state.name))
+            if not without:
+                self._said.over((state.name, "lacking"))
+            cause = (state.name, "lacking") if without else state.name
+            self._said.warn(cause, "group %s has no master: %s", state.name, outcome.remark)
 
     def announce(self, state: GroupState) -> None:
         """Tell the brokers of a group that are alive who is master."""
@@ -249,19 +277,21 @@ class Failover:
             self._said.warn("scan", "groups cannot be looked after: %s", error)
             return 0
         self._said.over("scan", "groups are looked after again")
-        lacking = 0
+        lacking_count = 0
         for name, state in groups.items():
             if self._is_reelectable(state):
-                lacking += 1
+                lacking_count += 1
                 await self._review_stubbornly(name, None)
                 continue
-            if self._told.get(name) != state.master_epoch:
+            if with_last_term(state, self._liveness.alive(name)) != state:
+                await self._review_stubbornly(name, None)
+            elif self._told.get(name) != state.master_epoch:
                 self.announce(state)
             if state.master is not None:
                 await self._look_for_old_copy(state)
         for name in self._told.keys() - groups.keys():
             del self._told[name]
-        return lacking
+        return lacking_count
 
     async def _look_for_old_copy(self, state: GroupState) -> None:
         """Say that brokers of a group with a living master know a later epoch, if they do.

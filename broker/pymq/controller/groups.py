@@ -12,6 +12,11 @@ Invariants of a state, which every function keeps:
 * the master is a member, and in the sync state set;
 * the sync state set holds members only.
 
+Two stores with one id may exist: a copy, a restored backup, or a broker that stood still while the
+one that has moved was the master. So a state has for each id the last epoch in the log of the one
+that was the master (``LastTerm``). Who has that id, and not that epoch, lacks what was acknowledged
+in it: it is *behind*, until a later master has put it into the sync state set.
+
 Source: RocketMQ ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo.
 """
 
@@ -35,6 +40,17 @@ class Member(JsonObject):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastTerm(JsonObject):
+    """What was last heard of a broker while it was the master."""
+
+    #: The last one in its log, not that of the election: an elected broker may end before it has
+    #: begun, and RocketMQ's begin none when nothing was written in the one before.
+    epoch: int
+    #: ``host:port``.
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState(JsonObject):
     """A group, as it is kept in a store. Not to be modified, its map neither."""
 
@@ -47,6 +63,8 @@ class GroupState(JsonObject):
     #: Counts elections, also those that found nobody. 0: there never was one.
     master_epoch: int = 0
     in_sync: SyncStateSet = wire("inSync", default_factory=SyncStateSet)
+    #: broker id -> when it was the master; not of those that have followed a later one since.
+    last_terms: dict[int, LastTerm] = wire("lastTerms", default_factory=dict)
 
     def address_of(self, broker_id: int | None) -> str | None:
         """Return ``host:port`` of a member, None if there is no such."""
@@ -66,6 +84,8 @@ class Report:
     priority: int = (1 << 31) - 1
     #: ``host:port`` at which it listens; empty: it did not say.
     address: str = ""
+    #: Does it have less than another broker with its id had, which was at another address?
+    has_less: bool = False
 
 
 #: Who is alive: broker id -> what it said.
@@ -144,12 +164,14 @@ def register(
     address: str,
     alive: Alive,
     may_be_alive: bool = False,
+    gives_way: bool = False,
     original: str | None = None,
 ) -> Outcome:
     """Record at which address a broker is now, unless another broker with its id is alive.
 
     Args:
         may_be_alive: is it too early to say that the broker is gone which has the id?
+        gives_way: does the one that is alive give way to this one? See ``elections.gives_way``.
         original: where another broker with the id was alive while this one asked for it.
 
     Brokers register when they start. If the master does, it is a new process: it may have lost the
@@ -157,8 +179,9 @@ def register(
     master any more, and of whoever is elected now, it or another one, the epoch is a new one.
     (RocketMQ's stays the master of its epoch, and may write another end of it.)
 
-    Two brokers have one id when a store was copied with its ``brokerIdentity``; both would be
-    master. RocketMQ lets the one that registered last be it.
+    Of two brokers with one id, RocketMQ lets the one that registered last be it. Here one that is
+    behind has the id only until the other one is back. And who is at another address than before
+    may be another one: it is not in sync before the master says so again, if there is a master.
     """
     if state is None:
         return _to_be_registered(
@@ -171,36 +194,48 @@ def register(
         return _to_be_registered(
             state, f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}"
         )
-    other_address = alive[broker_id].address if broker_id in alive else ""
-    if other_address not in ("", address):
-        return _invalid_id(
-            state,
-            f"brokerId {broker_id} of {name} is in use at {other_address}, so {address} cannot "
-            "have it: two brokers have copies of one store. Delete brokerIdentity in the store of "
-            "the copy, and it gets an id of its own; if the broker has moved, wait until the old "
-            "one is gone",
-        )
-    if original is not None:
-        return _invalid_id(
-            state,
-            f"brokerId {broker_id} of {name} was in use at {original} while {address} asked for "
-            "it, so that is a copy, which lacks what was written since: it does not become that "
-            "broker by itself. Delete brokerIdentity in its store, and it gets an id of its own; "
-            "or, if it shall take the place of the one that is gone, start it again",
-        )
-    if may_be_alive and broker_id not in alive and member.address != address:
-        return _invalid_id(
-            state,
-            f"brokerId {broker_id} of {name} is that of the broker at {member.address}, and this "
-            "controller was just started and cannot say yet whether that is gone, so "
-            f"{address} cannot have it; try again (pymqStartPatience)",
-        )
+    if not gives_way:
+        taken = _why_taken(state, broker_id, address, alive, original, may_be_alive)
+        if taken is not None:
+            return _invalid_id(state, taken)
     if state.master == broker_id:
         state = without_master(state)
     if member.address != address:
         moved = replace(member, address=address)
         state = replace(state, members={**state.members, broker_id: moved})
+        now = state.in_sync
+        if broker_id in now.broker_ids and state.master in alive:
+            others = SyncStateSet(now.broker_ids - {broker_id}, now.epoch + 1)
+            state = replace(state, in_sync=others)
     return Outcome(state)
+
+
+def _why_taken(
+    state: GroupState, broker_id: int, address: str, alive: Alive, original: str | None, early: bool
+) -> str | None:
+    """Return why an id is that of a broker at another address; None: it is not."""
+    known = state.address_of(broker_id)
+    other_address = alive[broker_id].address if broker_id in alive else ""
+    if other_address not in ("", address):
+        return (
+            f"brokerId {broker_id} of {state.name} is in use at {other_address}, so {address} "
+            "cannot have it: two brokers have copies of one store. Delete brokerIdentity in that "
+            "of the copy; if the broker has moved, wait until the old one is gone"
+        )
+    if original is not None:
+        return (
+            f"brokerId {broker_id} of {state.name} was in use at {original} while {address} asked "
+            "for it, so that is a copy, which lacks what was written since: it does not get the id "
+            "by itself. Delete brokerIdentity in its store, and it gets one of its own; or, if it "
+            "shall take the place of the one that is gone, start it again"
+        )
+    if early and broker_id not in alive and known != address:
+        return (
+            f"brokerId {broker_id} of {state.name} is that of the broker at {known}, and this "
+            "controller was just started and cannot say yet whether that is gone, so "
+            f"{address} cannot have it; try again (pymqStartPatience)"
+        )
+    return None
 
 
 def clean(
@@ -239,7 +274,8 @@ def clean(
     in_sync = state.in_sync
     if in_sync.broker_ids - left.keys():
         in_sync = SyncStateSet(in_sync.broker_ids & left.keys(), in_sync.epoch + 1)
-    cleaned = replace(state, members=left, in_sync=in_sync)
+    last_terms = {key: last for key, last in state.last_terms.items() if key in left}
+    cleaned = replace(state, members=left, in_sync=in_sync, last_terms=last_terms)
     if state.master is not None and state.master not in left:
         cleaned = without_master(cleaned)
     return Outcome(cleaned)
@@ -264,6 +300,7 @@ def alter_sync_state_set(
     master_epoch: int,
     wanted: SyncStateSet,
     alive: Alive,
+    lacking: Collection[int] = (),
 ) -> Outcome:
     """Take over the sync state set that the master wants.
 
@@ -271,6 +308,7 @@ def alter_sync_state_set(
         master: who asks.
         master_epoch: since when it believes to be it.
         wanted: the set, with the epoch of the one that it shall replace.
+        lacking: who may not join yet, whatever the master believes; see ``NewHolders``.
 
     Whoever joins has to be alive. Members that merely stay have not (in RocketMQ they have): one
     that is cut off from this controller alone would keep dead ones in the set, and with them the
@@ -307,23 +345,32 @@ def alter_sync_state_set(
             f"{rejecting} current syncStateSet epoch is:{{{now.epoch}}}, not {{{wanted.epoch}}}",
         )
     for replica in sorted(wanted.broker_ids):
-        if replica not in state.members:
-            return Outcome(
-                state,
-                ResponseCode.CONTROLLER_INVALID_REPLICAS,
-                f"{rejecting} replicas {{{replica}}} don't exist",
-            )
-        if replica not in now.broker_ids and replica not in alive:
-            return Outcome(
-                state,
-                ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-                f"{rejecting} replicas {{{replica}}} don't alive",
-            )
+        code, why = _why_not_in_sync(state, replica, alive, lacking)
+        if why:
+            return Outcome(state, code, f"{rejecting} replicas {{{replica}}} {why}")
     if master not in wanted.broker_ids:
         return _not_altered(
             state, f"{rejecting} newSyncStateSet don't contains origin leader {{{master}}}"
         )
-    return Outcome(replace(state, in_sync=SyncStateSet(wanted.broker_ids, now.epoch + 1)))
+    # Who joins has everything of this master's log: what it had of its own term is in there.
+    joined = wanted.broker_ids - now.broker_ids
+    last_terms = {key: last for key, last in state.last_terms.items() if key not in joined}
+    changed = SyncStateSet(wanted.broker_ids, now.epoch + 1)
+    return Outcome(replace(state, in_sync=changed, last_terms=last_terms))
+
+
+def _why_not_in_sync(
+    state: GroupState, replica: int, alive: Alive, lacking: Collection[int]
+) -> tuple[int, str]:
+    """Return why a broker cannot be in the sync state set; an empty text: it can."""
+    if replica not in state.members:
+        return ResponseCode.CONTROLLER_INVALID_REPLICAS, "don't exist"
+    why = ""
+    if replica not in state.in_sync.broker_ids and replica not in alive:
+        why = "don't alive"
+    elif replica not in state.in_sync.broker_ids and replica in lacking:
+        why = f"are new at {state.address_of(replica)}, and did not say that they have everything"
+    return ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, why
 
 
 # -------------------------------------------------------------------------------------- parts

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from pymq.controller.claims import COPY_OF, Claims
+from pymq.controller.answers import response
+from pymq.controller.claims import Claims
 from pymq.controller.config import ControllerConfig
 from pymq.controller.elections import elect
 from pymq.controller.failover import Failover
@@ -20,11 +21,9 @@ from pymq.controller.groups import (
     Outcome,
     Report,
     alter_sync_state_set,
-    apply_broker_id,
-    next_broker_id,
-    register,
 )
 from pymq.controller.liveness import Liveness
+from pymq.controller.new_holders import NewHolders
 from pymq.controller.registry import Registry
 from pymq.controller.stores.interface import ControllerStore
 from pymq.errors import refusal
@@ -37,17 +36,11 @@ from pymq.protocol.controller import (
     SET_REFUSALS,
     AlterSyncStateSetRequest,
     AlterSyncStateSetResponse,
-    ApplyBrokerIdRequest,
-    ApplyBrokerIdResponse,
     BrokerMemberGroup,
     ControllerMetadataResponse,
     ElectedMaster,
     ElectMasterRequest,
     ElectMasterResponse,
-    NextBrokerIdRequest,
-    NextBrokerIdResponse,
-    RegisterReplicaRequest,
-    RegisterReplicaResponse,
     ReplicaInfoRequest,
     ReplicaInfoResponse,
     SyncStateSet,
@@ -76,6 +69,8 @@ class Handlers:
         registry: the groups.
         liveness: the brokers.
         failover: acts when they come and go.
+        claims: whose ids they are.
+        new_holders: who may not join a sync state set yet.
         now_s: tells the time.
     """
 
@@ -87,6 +82,8 @@ class Handlers:
         registry: Registry,
         liveness: Liveness,
         failover: Failover,
+        claims: Claims,
+        new_holders: NewHolders,
         now_s: Callable[[], float],
     ) -> None:
         self._config = config
@@ -96,7 +93,8 @@ class Handlers:
         self._failover = failover
         self._now_s = now_s
         self._said = SaidOnce(_log)
-        self._claims = Claims()
+        self._claims = claims
+        self._new_holders = new_holders
         #: Why groups have no master, as was said last; brokers ask several times a second.
         self._no_master: dict[str, str | None] = {}
 
@@ -106,11 +104,8 @@ class Handlers:
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
             RequestCode.CONTROLLER_ELECT_MASTER: self._elect,
-            RequestCode.CONTROLLER_REGISTER_BROKER: self._register,
             RequestCode.CONTROLLER_GET_REPLICA_INFO: self._replica_info,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
-            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._next_broker_id,
-            RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
         }
 
     # --- answered by every controller
@@ -157,93 +152,6 @@ class Handlers:
         )
         return request.response(_OK, "Heart beat success")
 
-    # --- a broker starts
-
-    async def _next_broker_id(self, request: Request) -> Command:
-        header = NextBrokerIdRequest.from_fields(request.fields)
-        state = await self._registry.read(header.broker_name)
-        answer = NextBrokerIdResponse(
-            cluster_name=header.cluster_name,
-            broker_name=header.broker_name,
-            next_broker_id=next_broker_id(state),
-        )
-        return request.response(_OK, None, answer.to_fields())
-
-    async def _apply_broker_id(self, request: Request) -> Command:
-        header = ApplyBrokerIdRequest.from_fields(request.fields)
-        outcome = await self._registry.change(
-            header.broker_name,
-            lambda state: apply_broker_id(
-                state,
-                cluster=header.cluster_name,
-                name=header.broker_name,
-                broker_id=header.broker_id,
-                check_code=header.check_code,
-            ),
-        )
-        answer = ApplyBrokerIdResponse(
-            cluster_name=header.cluster_name, broker_name=header.broker_name
-        )
-        return response(request, outcome, answer.to_fields())
-
-    async def _register(self, request: Request) -> Command:
-        header = RegisterReplicaRequest.from_fields(request.fields)
-        name, broker_id = header.broker_name, header.broker_id
-        self._liveness.registered(name, broker_id, header.broker_address)
-        original = self._claims.original_of(request.connection, name, broker_id)
-        outcome = await self._registry.change(
-            name,
-            lambda state: register(
-                state,
-                cluster=header.cluster_name,
-                name=name,
-                broker_id=broker_id,
-                address=header.broker_address,
-                alive=self._liveness.alive(name),
-                may_be_alive=self._liveness.may_be_alive(name, broker_id, self._now_s()),
-                original=original,
-            ),
-        )
-        answer = RegisterReplicaResponse(
-            cluster_name=header.cluster_name, broker_name=header.broker_name
-        )
-        if outcome.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            self._refused_id(request, header, outcome)
-            copy_of = {} if original is None else {COPY_OF: original}
-            return response(request, outcome, {**answer.to_fields(), **copy_of})
-        state = outcome.state
-        if state is None or not outcome.is_success:
-            return response(request, outcome, answer.to_fields())
-        self._claims.holds(request.connection, name, broker_id, header.broker_address)
-        if state.master is not None and not self._failover.lacks_master(state):
-            answer.master_broker_id = state.master
-            answer.master_address = state.address_of(state.master)
-            answer.master_epoch = state.master_epoch
-            answer.sync_state_set_epoch = state.in_sync.epoch
-        return response(request, outcome, answer.to_fields(), state.in_sync.encode())
-
-    def _refused_id(
-        self, request: Request, header: RegisterReplicaRequest, outcome: Outcome
-    ) -> None:
-        name, broker_id = header.broker_name, header.broker_id
-        holder = self._liveness.holder(name, broker_id)
-        kind = "early" if holder is None else "in use"
-        if self._claims.original_of(request.connection, name, broker_id) is not None:
-            kind = "copy"
-        is_news = self._claims.is_news(request.connection, name, broker_id, kind)
-        _log.log(logging.WARNING if is_news else logging.DEBUG, "%s", outcome.remark)
-        if holder is not None:
-            address, heard_s = holder
-            self._claims.refused(
-                request.connection,
-                name,
-                broker_id,
-                holder=address,
-                heard_s=heard_s,
-                awake_s=self._liveness.awake_s(self._now_s()),
-                now_s=self._now_s(),
-            )
-
     # --- who is master
 
     def _check_member(self, request: Request, state: GroupState | None) -> None:
@@ -252,8 +160,12 @@ class Handlers:
         Raises:
             BrokerError: it is.
         """
-        if state is not None and (why := self._claims.why_not_member(request.connection, state)):
+        if state is None:
+            return
+        why = self._claims.why_not_member(request.connection, state)
+        if why is not None:
             raise refusal(ResponseCode.CONTROLLER_BROKER_ID_INVALID, why)
+        self._claims.note_held(request.connection, state)
 
     def _say_no_master(self, name: str, reason: str | None) -> None:
         level = logging.DEBUG if self._no_master.get(name) == reason else logging.WARNING
@@ -351,31 +263,32 @@ class Handlers:
     async def _alter(self, request: Request) -> Command:
         header = AlterSyncStateSetRequest.from_fields(request.fields)
         wanted = SyncStateSet.decode(request.body)
-        outcome = await self._registry.change(
-            header.broker_name,
-            lambda state: alter_sync_state_set(
+        joined: set[int] = set()
+
+        def decide(state: GroupState | None) -> Outcome:
+            members = frozenset() if state is None else state.in_sync.broker_ids
+            outcome = alter_sync_state_set(
                 state,
                 master=header.master_broker_id,
                 master_epoch=header.master_epoch,
                 wanted=wanted,
                 alive=self._liveness.alive(header.broker_name),
-            ),
-        )
+                lacking=() if state is None else self._new_holders.lacking(state),
+            )
+            joined.clear()
+            joined.update(wanted.broker_ids - members if outcome.is_success else ())
+            return outcome
+
+        outcome = await self._registry.change(header.broker_name, decide)
         state = outcome.state
         if state is None or not outcome.is_success:
             # Masters ask several times a second. Names that nobody has are not kept.
             cause = _ALTERING, state and state.name, outcome.code
             self._said.warn(cause, "group %s: %s", header.broker_name, outcome.remark)
             return response(request, outcome, {})
+        self._new_holders.joined(state.name, joined)
         for code in SET_REFUSALS:
             self._said.over((_ALTERING, state.name, code))
         _log.info("group %s: in sync are %s", state.name, sorted(state.in_sync.broker_ids))
         answer = AlterSyncStateSetResponse(epoch=state.in_sync.epoch)
         return response(request, outcome, answer.to_fields(), state.in_sync.encode())
-
-
-def response(
-    request: Request, outcome: Outcome, fields: dict[str, str], body: bytes = b""
-) -> Command:
-    """Return the answer that an outcome gives."""
-    return request.response(outcome.code, outcome.remark, fields, body)

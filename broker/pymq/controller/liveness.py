@@ -25,9 +25,14 @@ SILENCE_S = 10.0
 BROKER_COUNT_MAX = 10_000
 #: Heartbeats whose distance is looked at.
 BEAT_COUNT = 8
-#: So often heartbeats come over the one and the other of two connections in turns before that is no
-#: broker any more that has renewed its connection, and of which some come late.
+#: Heartbeats go back this often to a connection over which some came before, and are those of
+#: several brokers then. Those of one go back as well, after it has renewed its connection: some
+#: that it has sent over the old one come late.
 TURN_COUNT = 6
+#: Connections of a broker that are known, besides the one over which it was heard last.
+EARLIER_COUNT = 8
+#: Ids of which it is known how far those went that had them before.
+LAST_COUNT_MAX = 10_000
 #: Heartbeats that fit into the limit of a broker that beats fast.
 BEATS_PER_LIMIT = 4
 
@@ -41,8 +46,8 @@ class _Broker:
     beat_s: float
     silence_s: float
     report: Report
-    #: Over which it was heard before, if that has not ended; and how often it went back and forth.
-    connection_before: Hashable = None
+    #: Over which it was heard before, if they have not ended; and how often it went back to one.
+    earlier: deque[Hashable] = field(default_factory=lambda: deque(maxlen=EARLIER_COUNT))
     turn_count: int = 0
     gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=BEAT_COUNT))
 
@@ -66,6 +71,10 @@ class Liveness:
         self._count = 0
         #: Those that were heard of once, while that matters.
         self._known: set[tuple[str, int]] = set()
+        #: What those said last that are gone.
+        self._last: dict[tuple[str, int], Report] = {}
+        #: The addresses of those that have lost their id, and may not know that yet.
+        self._put_out: dict[tuple[str, int], str] = {}
 
     @property
     def is_full(self) -> bool:
@@ -92,17 +101,18 @@ class Liveness:
         """
         broker = self._groups.get(name, {}).get(broker_id)
         if broker is None:
-            if self.is_full:
+            key = name, broker_id
+            if self.is_full or (report.address and report.address == self._put_out.get(key)):
                 return False
             if now_s < self._unheard_until_s:
-                self._known.add((name, broker_id))
+                self._known.add(key)
             self._count += 1
             self._groups.setdefault(name, {})[broker_id] = _Broker(
                 connection=connection,
                 heard_s=now_s,
                 beat_s=now_s,
                 silence_s=silence_s or SILENCE_S,
-                report=report,
+                report=replace(report, has_less=self._has_less(key, report)),
             )
             return True
         if report.address != broker.report.address and broker.connection is not connection:
@@ -112,14 +122,28 @@ class Liveness:
         broker.silence_s = silence_s or SILENCE_S
         is_same = broker.connection is connection
         if not is_same:
-            is_back = broker.connection_before is connection
+            is_back = connection in broker.earlier
+            if is_back:
+                broker.earlier.remove(connection)
             broker.turn_count = broker.turn_count + 1 if is_back else 0
-            broker.connection_before, broker.connection = broker.connection, connection
+            broker.earlier.append(broker.connection)
+            broker.connection = connection
         # On another connection it may be another process, whose log may have lost its end.
         if is_same and _progress(report) < _progress(broker.report):
             report = replace(broker.report, priority=report.priority, address=report.address)
-        broker.report = report
+        has_less = broker.report.has_less and self._has_less((name, broker_id), report)
+        broker.report = replace(report, has_less=has_less)
         return False
+
+    def _has_less(self, key: tuple[str, int], report: Report) -> bool:
+        """Does a broker have less than the one that had its id at another address?"""
+        last = self._last.get(key)
+        return (
+            last is not None
+            and report.max_offset >= 0  # or it does not say
+            and "" != last.address != report.address != ""
+            and _progress(report) < _progress(last)
+        )
 
     def registered(self, name: str, broker_id: int, address: str) -> None:
         """Forget what a broker said that was just started: its log may have lost its end.
@@ -130,11 +154,32 @@ class Liveness:
         if broker is not None and broker.report.address in ("", address):
             self._remove([(name, broker_id)])
 
+    def admitted(self, name: str, broker_id: int, address: str) -> None:
+        """Take an id from whoever has it at another address than the one on record now."""
+        key = name, broker_id
+        if self._put_out.get(key) == address:
+            del self._put_out[key]
+        broker = self._groups.get(name, {}).get(broker_id)
+        if broker is None or broker.report.address in ("", address):
+            return
+        if len(self._put_out) >= LAST_COUNT_MAX:
+            self._put_out.clear()
+        self._put_out[key] = broker.report.address
+        self._remove([key])
+
+    def caught_up(self, name: str, broker_id: int) -> None:
+        """The master says that a broker has everything: forget what another one had."""
+        self._last.pop((name, broker_id), None)
+        broker = self._groups.get(name, {}).get(broker_id)
+        if broker is not None:
+            broker.report = replace(broker.report, has_less=False)
+
     def connection_ended(self, connection: Hashable) -> list[tuple[str, int]]:
         """Remove the brokers of a connection; return their group's names and ids."""
         for _, broker in self._all():
-            if broker.connection_before is connection:
-                broker.connection_before, broker.turn_count = None, 0
+            if connection in broker.earlier:
+                broker.earlier.remove(connection)
+                broker.turn_count = 0
         return self._remove(
             [key for key, broker in self._all() if broker.connection is connection]
         )
@@ -169,7 +214,11 @@ class Liveness:
     def _remove(self, keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
         for name, broker_id in keys:
             brokers = self._groups[name]
-            del brokers[broker_id]
+            report = brokers.pop(broker_id).report
+            if not report.has_less:
+                if len(self._last) >= LAST_COUNT_MAX:
+                    self._last.clear()
+                self._last[name, broker_id] = report
             if not brokers:
                 del self._groups[name]
         self._count -= len(keys)
@@ -191,13 +240,18 @@ class Liveness:
         brokers = self._groups.get(name, {})
         return {broker_id: broker.report for broker_id, broker in brokers.items()}
 
+    def epoch_of(self, name: str, broker_id: int) -> int | None:
+        """Return the last epoch in the log of a broker; None: it is not alive, or does not say."""
+        broker = self._groups.get(name, {}).get(broker_id)
+        return None if broker is None else broker.report.epoch
+
     def holder(self, name: str, broker_id: int) -> tuple[str, float] | None:
         """Return the address of a broker that is alive, and when it was heard last."""
         broker = self._groups.get(name, {}).get(broker_id)
         return None if broker is None else (broker.report.address, broker.beat_s)
 
     def are_two(self, name: str, broker_id: int) -> bool:
-        """Do two brokers beat with one id and one address, each over its connection?"""
+        """Do several brokers beat with one id and one address, each over its connection?"""
         broker = self._groups.get(name, {}).get(broker_id)
         return broker is not None and broker.turn_count >= TURN_COUNT
 

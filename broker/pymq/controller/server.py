@@ -5,12 +5,15 @@ import logging
 
 from pymq.clock import Clock
 from pymq.controller.administration import AdministrationHandlers
+from pymq.controller.claims import Claims
 from pymq.controller.config import ControllerConfig
 from pymq.controller.failover import Failover
 from pymq.controller.handlers import Handlers
 from pymq.controller.live_settings import LiveSettings
 from pymq.controller.liveness import Liveness
+from pymq.controller.new_holders import NewHolders
 from pymq.controller.notices import Notices
+from pymq.controller.registrations import RegistrationHandlers
 from pymq.controller.registry import Registry
 from pymq.controller.stores.choice import open_store
 from pymq.net.dispatcher import Dispatcher
@@ -50,18 +53,31 @@ class Controller:
         registry = Registry(self.store)
         self._notices = Notices()
         self._failover = Failover(config, registry, self._liveness, self._notices, now_s)
+        claims, new_holders = Claims(), NewHolders(self._liveness)
         handlers = Handlers(
             config,
             store=self.store,
             registry=registry,
             liveness=self._liveness,
             failover=self._failover,
+            claims=claims,
+            new_holders=new_holders,
+            now_s=now_s,
+        )
+        registrations = RegistrationHandlers(
+            registry=registry,
+            liveness=self._liveness,
+            lacks_master=self._failover.lacks_master,
+            claims=claims,
+            new_holders=new_holders,
             now_s=now_s,
         )
         administration = AdministrationHandlers(
             LiveSettings(config), registry=registry, liveness=self._liveness
         )
-        self._dispatcher = Dispatcher("controller", handlers.table(), administration.table())
+        self._dispatcher = Dispatcher(
+            "controller", handlers.table(), registrations.table(), administration.table()
+        )
         self._is_closed = False
 
     @property

@@ -111,6 +111,10 @@ class RegisterReplicaRequest(Header):
     broker_id: int
     broker_address: str
     invoke_time_ms: int = wire("invokeTime", default=0)
+    #: Only brokers of ours say these two: the last epoch in their log, if there is any, and that
+    #: they had this id since they were started, so that they are no copy of who has it now.
+    log_epoch: int | None = None
+    has_had_id: bool | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +130,9 @@ class RegisterReplicaResponse(Header):
     master_address: str | None = None
     master_epoch: int | None = None
     sync_state_set_epoch: int | None = None
+    #: Of a refusal by a controller of ours: where the broker is whose copy this one is. Brokers of
+    #: RocketMQ do not look at it.
+    copy_of: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)

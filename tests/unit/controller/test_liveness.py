@@ -136,6 +136,64 @@ def test_another_broker_with_the_same_id_does_not_count() -> None:
     assert watched.hear(connection="copy", report=copy)
 
 
+def test_who_has_less_than_the_one_before_at_another_address() -> None:
+    watched = Watched()
+
+    def has_less(connection: object, address: str, epoch: int, end: int) -> bool:
+        report = Report(epoch=epoch, max_offset=end, address=address)
+        watched.hear(connection=connection, report=report)
+        found = watched.liveness.alive("b")[1]
+        assert (found.epoch, found.max_offset, found.address) == (epoch, end, address)
+        return found.has_less
+
+    assert not has_less("one", "h:1", 5, 100)
+    watched.liveness.connection_ended("one")
+    assert has_less("copy", "h:2", 5, 90)
+    assert not has_less("copy", "h:2", 5, 100)  # it has caught up
+    watched.liveness.connection_ended("copy")
+    assert has_less("older", "h:3", 4, 900)
+    watched.liveness.caught_up("b", 1)  # so says the master
+    assert not watched.liveness.alive("b")[1].has_less
+    watched.liveness.connection_ended("older")
+    # At the same address it was started again, after its power was lost, perhaps.
+    assert not has_less("again", "h:3", 4, 800)
+    watched.liveness.connection_ended("again")
+    # What counts is what the one had that had everything.
+    assert has_less("less", "h:4", 3, 0)
+    watched.liveness.connection_ended("less")
+    assert has_less("less", "h:4", 3, 10)
+    watched.liveness.registered("b", 1, "h:4")
+    assert has_less("less", "h:4", 3, 0)
+
+
+def test_who_says_no_offset_or_no_address_has_not_less() -> None:
+    watched = Watched()
+    watched.hear(report=Report(epoch=5, max_offset=100, address="h:1"))
+    for report in (Report(epoch=5, address="h:2"), Report(epoch=4, max_offset=1)):
+        watched.liveness.connection_ended("c")
+        watched.hear(report=report)
+        assert not watched.liveness.alive("b")[1].has_less
+
+
+def test_who_has_lost_its_id_does_not_count_before_it_has_it_again() -> None:
+    """It goes on beating until it knows."""
+    watched = Watched()
+    stale, whole = Report(epoch=3, address="h:1"), Report(epoch=5, address="h:2")
+    watched.hear(connection="stale", report=stale)
+    watched.liveness.admitted("b", 1, "h:2")
+    assert watched.liveness.alive("b") == {}
+    assert not watched.hear(connection="stale", report=stale)
+    assert watched.alive == set()
+    assert watched.hear(connection="whole", report=whole)
+    watched.liveness.admitted("b", 1, "h:2")
+    assert watched.alive == {1}
+    watched.liveness.connection_ended("whole")
+    watched.hear(connection="stale", report=stale)
+    assert watched.alive == set()
+    watched.liveness.admitted("b", 1, "h:1")
+    assert watched.hear(connection="stale", report=stale)
+
+
 def test_after_a_restart_it_is_not_known_who_is_gone() -> None:
     watched = Watched()
 
@@ -171,6 +229,11 @@ def test_who_beats_over_two_connections_in_turns_is_two_brokers() -> None:
     assert watched.liveness.are_two("b", 1)
     watched.liveness.connection_ended("one")
     assert not watched.liveness.are_two("b", 1)
+    for count in (3, 4):
+        watched = Watched()
+        for number in range(count * (TURN_COUNT + 1)):
+            watched.hear(connection=number % count)
+        assert watched.liveness.are_two("b", 1)
     # Not one that renews its connection, also if something over the old one comes late.
     watched = Watched()
     for number in range(3 * TURN_COUNT):

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.controllers import Controllers, one_way
 from pymq.broker.ha.heartbeat import LogPosition, heartbeat
+from pymq.broker.ha.id_refusals import IdRefusals
 from pymq.broker.ha.identity import IdentityFiles
+from pymq.broker.ha.membership_requests import MembershipRequests
 from pymq.broker.ha.membership_texts import (
     LEARNER_ELECTED,
     LEARNER_WAITS,
     NO_MASTER,
     OLD_COPY,
     STARTED_AGAIN,
-    IdRefusals,
 )
 from pymq.broker.ha.numbering import REMOVED, check_done, find_id
 from pymq.broker.ha.set_change import changed_set, say_outcome
@@ -34,11 +35,8 @@ from pymq.net.tasks import Tasks
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.controller import (
-    AlterSyncStateSetRequest,
     ElectedMaster,
-    ElectMasterRequest,
     ElectMasterResponse,
-    RegisterReplicaRequest,
     RegisterReplicaResponse,
     ReplicaInfoRequest,
     ReplicaInfoResponse,
@@ -50,6 +48,8 @@ from pymq.protocol.headers.routes import BrokerHeartbeatRequest
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+#: How often a master that begins looks whether its log has the epoch.
+BEGUN_POLL_S = 0.02
 _FOUND = frozenset((ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST))
 
 
@@ -90,6 +90,7 @@ class Membership:
         self._on_members = on_members
         self._controllers = Controllers(replication.controllers, self._greeting)
         self._said = SaidOnce(_log)
+        self._requests = MembershipRequests(config, clock, address)
         self._refusals = IdRefusals(self._said, config.name)
         self._tasks = Tasks("membership")
         self._id = 0
@@ -147,12 +148,10 @@ class Membership:
     async def _register(self) -> None:
         answer = await self._controllers.request(
             RequestCode.CONTROLLER_REGISTER_BROKER,
-            RegisterReplicaRequest(
-                cluster_name=self._config.cluster,
-                broker_name=self._config.name,
-                broker_id=self._id,
-                broker_address=self._address,
-                invoke_time_ms=self._clock.wall_ms(),
+            self._requests.register(
+                self._id,
+                log_epoch=self._log.position()[0],
+                has_had_id=self._refusals.has_had,
             ),
         )
         if answer.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
@@ -177,9 +176,7 @@ class Membership:
             return
         if found.master_broker_id == self._id and not self._leads(found.master_epoch):
             self._begun = max(self._begun, found.master_epoch)
-            self._said.warn(
-                "again", STARTED_AGAIN, self._id, self._config.name, found.master_epoch
-            )
+            self._said.warn("again", STARTED_AGAIN, self._id, self._config.name, found.master_epoch)
             return
         self._said.over("again")
         self._registered()
@@ -226,13 +223,7 @@ class Membership:
             self._said.warn("learner", LEARNER_WAITS, self._config.name)
             return
         answer = await self._controllers.request(
-            RequestCode.CONTROLLER_ELECT_MASTER,
-            ElectMasterRequest(
-                cluster_name=self._config.cluster,
-                broker_name=self._config.name,
-                broker_id=self._id,
-                invoke_time_ms=self._clock.wall_ms(),
-            ),
+            RequestCode.CONTROLLER_ELECT_MASTER, self._requests.elect(self._id)
         )
         if answer.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
             self._replaced(answer.remark)
@@ -327,8 +318,24 @@ class Membership:
             return
         self._said.over("learner")
         self._said.over("elected")
-        self.term = Term(number, self._id, master_id, address, members)
-        self._on_term(self.term)
+        self.term = term = Term(number, self._id, master_id, address, members)
+        self._on_term(term)
+        if term.is_master:
+            self._tasks.start("heartbeat of a new master", self._beat_when_begun(term))
+
+    async def _beat_when_begun(self, term: Term) -> None:
+        """Have the controllers know the new epoch at once: no log with this id counts without it.
+
+        What is acknowledged before could be lost to a copy of this store.
+        """
+        while self.term is term and self._log.position()[0] < term.number:
+            await asyncio.sleep(BEGUN_POLL_S)
+        if self.term is term:
+            self._beat()
+
+    def keep_silent(self, *, is_silent: bool) -> None:
+        """Have the controllers take this broker for gone, or not, until there is another term."""
+        self._is_unwilling = is_silent
 
     def _warn_of_old_copy(self, number: int, why: str) -> None:
         self._said.warn(
@@ -381,12 +388,7 @@ class Membership:
         """
         answer = await self._controllers.request(
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
-            AlterSyncStateSetRequest(
-                broker_name=self._config.name,
-                master_broker_id=self._id,
-                master_epoch=term,
-                invoke_time_ms=self._clock.wall_ms(),
-            ),
+            self._requests.alter(self._id, term),
             SyncStateSet(broker_ids, epoch).encode(),
         )
         say_outcome(self._said, answer, group=self._config.name, broker_ids=broker_ids)

@@ -1,12 +1,5 @@
 """What a broker of a group says when the controllers do not let it have the role that it should."""
 
-from pymq.net.said_once import SaidOnce
-from pymq.protocol.command import Command
-
-#: The field of a refusal by which a controller of ours tells a broker that it is a copy, with the
-#: address of the other one (``controller.claims`` has it, too).
-COPY_OF = "copyOf"
-
 #: Id, group, epoch.
 STARTED_AGAIN = (
     "the controllers say that broker %d of group %s, which is this one, is the master of epoch %d, "
@@ -18,7 +11,8 @@ REPLACED = (
     "this broker is not broker %d of group %s any more, and answers nobody until it is again: %s. "
     "Two brokers have copies of one store, or it has moved: see which of them has what was "
     "acknowledged, stop the other one, and delete brokerIdentity in its store if it shall be a "
-    "broker of its own. This one is back when the one that has its id now is gone"
+    "broker of its own. This one has its id again when the one that has it now is gone; it is not "
+    "elected by itself then if that one was the master of a later epoch"
 )
 #: Id, group, address.
 COPY = (
@@ -51,47 +45,3 @@ OLD_COPY = (
     "of their data, or those of another group. This broker %s until they know a later epoch "
     "(mqadmin electMaster)"
 )
-
-
-class IdRefusals:
-    """What a broker says, and keeps, when another one has its id.
-
-    Args:
-        said: says it.
-        group: the broker's.
-
-    Attributes:
-        is_copy: whether the controllers say that this broker is a copy of another one. They forget
-            that, with the connection or when another one leads.
-    """
-
-    def __init__(self, said: SaidOnce, group: str) -> None:
-        self._said = said
-        self._group = group
-        self._remark: str | None = None
-        #: Has this process had the id? Then it is no copy.
-        self._has_had = False
-        self.is_copy = False
-
-    def refused(self, broker_id: int, answer: Command) -> None:
-        """The id was refused."""
-        remark = answer.remark or f"code {answer.code}"
-        if remark != self._remark:
-            self._said.over(("refused", self._remark))
-        self._remark = remark
-        original = (answer.fields or {}).get(COPY_OF)
-        if original and not self._has_had:
-            self.is_copy = True
-            self._said.warn("copy", COPY, broker_id, self._group, original)
-            return
-        self._said.warn(("refused", remark), ID_REFUSED, broker_id, self._group, remark)
-
-    def replaced(self, broker_id: int, why: str | None) -> None:
-        """Another broker has the id that this one had."""
-        self._said.warn("replaced", REPLACED, broker_id, self._group, why)
-
-    def over(self, broker_id: int) -> None:
-        """The broker has its id."""
-        self._has_had = True
-        self._said.over(("refused", self._remark))
-        self._said.over("replaced", "this broker is broker %d again", broker_id)

@@ -11,12 +11,10 @@ from tests.unit.store.stores import FakeClock
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.identity import Identity, IdentityFiles
-from pymq.broker.ha.membership import Membership
-from pymq.broker.ha.membership_texts import COPY_OF
+from pymq.broker.ha.membership import BEGUN_POLL_S, Membership
 from pymq.broker.ha.set_change import SetRefused
 from pymq.broker.ha.term import Term
 from pymq.broker.replication_config import ReplicationConfig
-from pymq.controller import claims
 from pymq.errors import BrokerError, PymqError
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -534,7 +532,7 @@ def told_to_be_a_copy(bed: Bed) -> None:
     bed.controllers.refuses(code)
     refusal = bed.controllers.answers[code]
     bed.controllers.answers[code] = Command(
-        refusal.code, {COPY_OF: "h:9"}, remark=refusal.remark
+        refusal.code, {"copyOf": "h:9"}, remark=refusal.remark
     )
 
 
@@ -566,8 +564,56 @@ def test_who_has_had_its_id_is_no_copy(play: Play) -> None:
     play(test)
 
 
-def test_both_sides_call_it_the_same() -> None:
-    assert COPY_OF == claims.COPY_OF
+def test_who_has_had_its_id_says_so_and_what_its_log_has(play: Play) -> None:
+    """Other controllers, and those over another connection, know nothing of that."""
+
+    def registered(bed: Bed) -> list[tuple[int | None, bool | None]]:
+        code = RequestCode.CONTROLLER_REGISTER_BROKER
+        headers = [header for asked, header in bed.controllers.asked if asked == code]
+        return [(header.log_epoch, header.has_had_id) for header in headers]
+
+    async def test(bed: Bed) -> None:
+        bed.controllers.refuses(RequestCode.CONTROLLER_REGISTER_BROKER)
+        await bed.membership._register()
+        bed.controllers.registers(2, 6)
+        await bed.membership._register()
+        assert registered(bed) == [(5, None), (5, None)]
+        bed.controllers.refuses(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+        await bed.membership._look()
+        bed.last_epoch = 6
+        await bed.membership._register()
+        assert registered(bed)[2:] == [(6, True)]
+
+    play(test, 5)
+
+
+def test_a_new_master_tells_at_once_that_its_log_has_the_epoch(play: Play) -> None:
+    """Before it acknowledges anything, or soon after: no store without it counts then."""
+
+    async def test(bed: Bed) -> None:
+        controllers = bed.controllers
+        controllers.registers(None, None)
+        controllers.elects(1, 6)
+        await bed.membership._register()
+        for _ in range(3):
+            await asyncio.sleep(BEGUN_POLL_S)
+        assert [one.epoch for one in controllers.told] == [5]
+        bed.last_epoch = 6
+        async with asyncio.timeout(60.0):
+            while controllers.beats < 2:
+                await asyncio.sleep(BEGUN_POLL_S)
+        assert controllers.told[-1].epoch == 6
+        # Not of a term that is over.
+        controllers.looks(1, 7)
+        await bed.membership._look()
+        controllers.looks(2, 8)
+        await bed.membership._look()
+        bed.last_epoch = 8
+        for _ in range(3):
+            await asyncio.sleep(BEGUN_POLL_S)
+        assert controllers.beats == 2
+
+    play(test, 5)
 
 
 def test_a_copy_is_not_the_master_of_its_originals_epoch(play: Play) -> None:
