@@ -168,13 +168,39 @@ def test_what_cannot_be_checked_again(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
-def test_without_a_key_index_a_discarded_transaction_has_ended(tmp_path: Path) -> None:
+def test_without_a_key_index_nobody_is_told_that_a_discarded_transaction_was_decided(
+    tmp_path: Path,
+) -> None:
     async def check(peer: Peer) -> None:
-        await join(peer)
-        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
-        await wait_for_discard(peer)
-        assert "ended before" in ((await end(peer, half, COMMIT)).remark or "")
+        half, message_id = await discard(peer)
+        for _ in range(2):
+            answer = await end(peer, half, COMMIT)
+            assert answer.code == ResponseCode.ILLEGAL_OPERATION
+            assert "messageIndexEnable" in (answer.remark or "")
+        answer = await resume(peer, message_id)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "messageIndexEnable" in (answer.remark or "")
         assert await stored(peer, "T") == []
+        # What is known to have been decided still is.
+        other = await prepare(peer, "T", b"y", 2, born_timestamp=now_ms())
+        assert (await end(peer, other, COMMIT)).code == OK
+        assert "ended before" in ((await end(peer, other, COMMIT)).remark or "")
 
     quick = {"transaction_check_max": 2, "transaction_timeout_ms": 0}
     serve_quickly(tmp_path, check, store={"key_index": False}, **quick)
+
+
+def test_without_a_key_index_a_decision_stands_where_nothing_was_discarded(tmp_path: Path) -> None:
+    places: list[Half] = []
+
+    async def decide(peer: Peer) -> None:
+        await join(peer)
+        places.append(await prepare(peer, "T", b"x", 1))
+        assert (await end(peer, places[0], COMMIT)).code == OK
+
+    async def again(peer: Peer) -> None:  # after a restart, it is not remembered
+        answer = await end(peer, places[0], ROLLBACK)
+        assert answer.code == OK and "ended before" in (answer.remark or "")
+
+    for part in (decide, again):
+        serve(tmp_path, part, store={"key_index": False})

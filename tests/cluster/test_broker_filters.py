@@ -3,13 +3,17 @@
 import asyncio
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, fields, records, serve
+from tests.cluster.broker_peer import Peer, connect, fields, records, serve
 from tests.cluster.pops import PopConsumer
 
+from pymq.broker import selections
+from pymq.broker.state import filter_turns, message_filter
+from pymq.filter.evaluate import Compiled, try_sql92
 from pymq.filter.sql92 import EXPRESSION_LENGTH_MAX
 from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Heartbeat, Subscription
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
@@ -240,7 +244,7 @@ def test_a_subscription_that_the_broker_does_not_have_is_named(tmp_path: Path) -
         await peer.ask(RequestCode.UNREGISTER_CLIENT, clientID="one", consumerGroup="g")
         await peer.heartbeat("one", consumer("n > 9", 2))
         answer = await pull_as_member(peer, 0, 2)
-        assert bodies(answer) == [1], "the newest filter that is remembered counts"
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY, "the filter is the new one"
 
     serve(tmp_path, check, property_filter=True)
 
@@ -404,3 +408,118 @@ def test_bit_maps_without_the_extensions_of_queues_are_warned_of(
 
     serve(tmp_path, check, bit_maps=True)
     assert "enableCalcFilterBitMap does nothing without enableConsumeQueueExt" in caplog.text
+
+
+#: Not one that can be folded, and costly: 100 comparisons a message.
+COSTLY = " OR ".join(f"'x{number}' = n" for number in range(100))
+
+
+def test_a_costly_filter_gives_way_to_everybody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_filter, "_CALL_S", 0.0)
+    monkeypatch.setattr(message_filter, "_PIECE_S", 0.0)  # one message at a time
+    monkeypatch.setattr(filter_turns, "TURN_S", 0.0)
+    monkeypatch.setattr(filter_turns, "READ_S", 60.0)
+
+    async def check(peer: Peer) -> None:
+        other = await connect(peer.broker)
+        await asyncio.gather(*(send_numbers(peer, number) for number in range(300)))
+        filters = {"expressionType": "SQL92", "subscription": COSTLY}
+        pop = PopConsumer(peer)
+        for read in (
+            lambda: peer.pull("T", 0, **filters),
+            lambda: pop.ask(expType="SQL92", exp=COSTLY, queueId=0),
+        ):
+            held = asyncio.ensure_future(read())
+            await asyncio.sleep(0)
+            for _ in range(10):
+                await send_numbers(other, 1, queue_id=1)
+            assert not held.done()
+            await held
+        other.channel.close()
+
+    serve(tmp_path, check, property_filter=True)
+
+
+def test_a_read_of_a_costly_filter_ends_early_and_its_client_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_filter, "_CALL_S", 0.0)
+    monkeypatch.setattr(filter_turns, "READ_S", 0.0)
+
+    async def check(peer: Peer) -> None:
+        await asyncio.gather(*(send_numbers(peer, number) for number in range(100)))
+        await peer.send("T", b"1000", queue_id=0, properties="n\x01x7")
+        offset, answers = 0, 0
+        while True:
+            answer = await pull(peer, offset, COSTLY)
+            answers += 1
+            if answer.code == ResponseCode.SUCCESS:
+                break
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            following = int(fields(answer)["nextBeginOffset"])
+            assert offset < following <= 100
+            offset = following
+        assert bodies(answer) == [1000]
+        assert answers > 2
+        consumer = PopConsumer(peer)
+        popped = await consumer.pop(expType="SQL92", exp=COSTLY, pollTime=20_000, queueId=0)
+        assert [one.body for one in popped] == [b"1000"]
+
+    serve(tmp_path, check, property_filter=True)
+
+
+def test_a_slow_filter_is_warned_of_once_with_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(message_filter, "_CALL_S", 0.0)
+    monkeypatch.setattr(message_filter, "_SLOW_S", -1.0)
+
+    async def check(peer: Peer) -> None:
+        await asyncio.gather(*(send_numbers(peer, number) for number in range(100)))
+        for _ in range(3):
+            await pull(peer, 0, COSTLY)
+
+    serve(tmp_path, check, property_filter=True)
+    (warning,) = [one for one in caplog.messages if "a message. The broker" in one]
+    assert warning.startswith("group g: its filter of topic T takes ")
+
+
+def test_a_long_filter_is_compiled_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def compiled(expression: str) -> Compiled:
+        threads.append(threading.current_thread())
+        return try_sql92(expression)
+
+    monkeypatch.setattr(selections, "try_sql92", compiled)
+    monkeypatch.setattr("pymq.filter.evaluate.try_sql92", compiled)
+
+    async def check(peer: Peer) -> None:
+        await send_numbers(peer, 1)
+        pop = PopConsumer(peer)
+        for place in range(4):
+            long = f"n = '1' OR {place} = 7 OR {COSTLY} OR {COSTLY}"
+            kind = "SQL92"
+            wanted = Subscription(topic="T", expression=long, expression_type=kind)
+            config = ClientConfigCheck(client_id="c", group="g", subscription=wanted)
+            group = ConsumerData(group="g", subscriptions=[wanted])
+            for _ in range(2):
+                match place:
+                    case 0:
+                        answer = await peer.pull("T", 0, expressionType=kind, subscription=long)
+                    case 1:
+                        answer = await pop.ask(expType=kind, exp=long)
+                    case 2:
+                        answer = await peer.ask(RequestCode.CHECK_CLIENT_CONFIG, config.encode())
+                    case _:
+                        beat = Heartbeat(client_id="c", consumers=[group])
+                        answer = await peer.ask(RequestCode.HEART_BEAT, beat.encode())
+                assert answer.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), answer
+            assert len(threads) == place + 1
+
+    serve(tmp_path, check, property_filter=True)
+    assert threading.main_thread() not in threads

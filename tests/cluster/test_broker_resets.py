@@ -320,6 +320,45 @@ def test_a_group_is_put_where_another_one_is(tmp_path: Path, topic: str) -> None
     serve(tmp_path, check)
 
 
+def test_a_clone_ends_a_reset_that_its_target_has_not_heard_of(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await fill(peer)
+        await commit(peer, 3)
+        clone = {"srcGroup": "g", "destGroup": "h", "topic": "T", "offline": True}
+        await peer.heartbeat("two", consumer("T", group="h"))
+        await commit(peer, 2, group="h")
+        await peer.ask(RequestCode.UNREGISTER_CLIENT, clientID="two", consumerGroup="h")
+        for is_told in (False, True):
+            answer = await reset(peer, group="h", queueId=0, offset=1)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            if is_told:
+                told = await peer.pull("T", 2, consumerGroup="h")
+                assert (told.remark, fields(told)["nextBeginOffset"]) == ("OFFSET_RESET", "1")
+            answer = await peer.ask(RequestCode.CLONE_GROUP_OFFSET, **clone)
+            assert answer.code == ResponseCode.SUCCESS
+            assert await committed(peer, group="h") == 3
+            pulled = await peer.pull("T", 3, consumerGroup="h")
+            assert pulled.remark != "OFFSET_RESET"
+            await commit(peer, 2, group="h")
+            assert await committed(peer, group="h") == 2  # and it counts what members commit
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("target", ["", "a@b", "bad name", "x" * 256])
+def test_a_clone_to_what_is_no_group_is_refused(tmp_path: Path, target: str) -> None:
+    async def check(peer: Peer) -> None:
+        await fill(peer)
+        await commit(peer, 2)
+        request = {"srcGroup": "g", "destGroup": target, "topic": "T"}
+        answer = await peer.ask(RequestCode.CLONE_GROUP_OFFSET, **request, offline=True)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "group name" in (answer.remark or "")
+        assert await committed(peer, group=target) == -1
+
+    serve(tmp_path, check)
+
+
 def test_topics_that_the_source_does_not_read_now_are_cloned_on_demand(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await fill(peer)

@@ -14,7 +14,7 @@ from typing import Any
 from tests.crash.failover_world import Connection, Process, World
 
 from pymq.controller.config import ControllerConfig
-from pymq.controller.elections import elect
+from pymq.controller.elections import elect, with_last_term
 from pymq.controller.failover import EXPIRY_INTERVAL_S
 from pymq.controller.groups import (
     GroupState,
@@ -211,8 +211,10 @@ class Controller(Process):
                 return
             if self._lacks_master(state):
                 self.change(self._elect_if_lacking, elected)
-            else:
-                tell(state)
+                return
+            if with_last_term(state, self._liveness.alive(GROUP)) != state:
+                self.change(self._keep_last_term, lambda _: None)
+            tell(state)
 
         def elected(outcome: Outcome | None) -> None:
             if outcome is not None and outcome.state is not None:
@@ -242,6 +244,9 @@ class Controller(Process):
         if state is None or not self._lacks_master(state):
             return Outcome(state, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
         return elect(state, alive=self._liveness.alive(GROUP))
+
+    def _keep_last_term(self, state: GroupState | None) -> Outcome:
+        return Outcome(state and with_last_term(state, self._liveness.alive(GROUP)))
 
     def _announce(self, state: GroupState) -> None:
         self._told_epoch = state.master_epoch
@@ -278,6 +283,7 @@ class Controller(Process):
         getattr(self, "_do_" + kind)(answer, *given)
 
     def _heartbeat(self, connection: Connection, broker_id: int, report: Report) -> None:
+        epoch_before = self._liveness.epoch_of(GROUP, broker_id)
         is_new = self._liveness.heard(
             GROUP,
             broker_id,
@@ -288,6 +294,8 @@ class Controller(Process):
         )
         if is_new:
             self._review(CONFIG.election_attempt_count, broker_id)
+        elif self._liveness.epoch_of(GROUP, broker_id) != epoch_before:
+            self._review(CONFIG.election_attempt_count)
 
     def _do_register(self, answer: Callable[..., None], broker_id: int) -> None:
         def done(outcome: Outcome | None) -> None:

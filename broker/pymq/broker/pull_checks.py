@@ -5,6 +5,7 @@ Source: RocketMQ PullMessageProcessor.
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.selections import Selections
+from pymq.broker.state.filters import SQL92
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import BrokerError, refusal
@@ -41,6 +42,16 @@ class PullChecks:
                 "(litePullMessageEnable)",
             )
 
+    def is_ready(self, header: PullRequest) -> bool:
+        """Return whether ``check`` will not take long; if not, ``prepare`` first."""
+        if not header.sys_flag & _SUBSCRIPTION or header.expression_type != SQL92:
+            return True
+        return self._selections.is_ready(header.topic, None, header.subscription)
+
+    async def prepare(self, header: PullRequest) -> None:
+        """Compile the filter in the request."""
+        await self._selections.prepare(header.subscription or "")
+
     def check(self, header: PullRequest) -> Selection:
         """Check that a pull may be served; return what it selects.
 
@@ -74,7 +85,10 @@ class PullChecks:
             )
         if header.sys_flag & _SUBSCRIPTION:
             return self._selections.of_expression(
-                header.topic, header.subscription, header.expression_type
+                header.topic,
+                header.subscription,
+                header.expression_type,
+                group=header.consumer_group,
             )
         if self._groups.is_read_forbidden(header.consumer_group, header.topic):
             raise _forbidden(

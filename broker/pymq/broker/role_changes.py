@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.forgotten_files import forget_files
+from pymq.broker.ha.heartbeat import Reported
 from pymq.broker.ha.identity import IdentityFiles
+from pymq.broker.ha.lost_log import advised
 from pymq.broker.ha.membership import Membership
 from pymq.broker.ha.replica_group import MembersListener, ReplicaGroup
 from pymq.broker.ha.term import Term
@@ -23,12 +25,15 @@ from pymq.protocol.command import Command
 from pymq.protocol.controller import SyncStateSet
 from pymq.protocol.epochs import Epoch, Epochs
 from pymq.store import EpochFile, MessageStore, StoreConfig
+from pymq.store.recovery.end_check import LogEndMissing
 from pymq.store.recovery.log_end import find_log_end
 from pymq.store.truncation import truncate_log
 
 _log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+#: A broker that could not run as the master this often lets the controllers elect another one.
+FAILED_COUNT_MAX = 3
 #: It is said that the controllers are waited for when that takes longer.
 _WAITING_S = 3.0
 
@@ -66,6 +71,10 @@ class RoleChanges:
         #: The term of the run, and the one that there should be a run for.
         self._term: Term | None = None
         self._wanted: Term | None = None
+        #: How often it could not be the master of that one.
+        self._failed_count = 0
+        #: Whether the last run that was begun could not be.
+        self._has_failed = False
         #: Where the log has to be cut before that.
         self._cut_end: int | None = None
         self._changed = asyncio.Event()
@@ -84,7 +93,7 @@ class RoleChanges:
             base.clock,
             IdentityFiles(store_config.root_path, cluster=config.cluster, name=config.name),
             address=base.address,
-            log=self,
+            log=Reported(self.position, lambda: self.is_able),
             on_term=self._begin_term,
             on_members=self._take_members,
         )
@@ -149,7 +158,22 @@ class RoleChanges:
         confirmed_end = 0 if self._members is None else self._members.confirmed_end
         return self._epochs.epochs.last_number, self._log_end, confirmed_end
 
+    @property
+    def is_able(self) -> bool:
+        """Whether this broker, which is a slave, could be the master: not if it refuses writes.
+
+        The master always is: controllers hear by silence that it is not, and by its offset whether
+        others have caught up.
+        """
+        if self._wanted is not None and self._wanted.is_master:
+            return True
+        store = None if self._run is None else self._run.store
+        if self._term is None or store is None:
+            return not self._has_failed
+        return store.not_writable_reason is None
+
     def _begin_term(self, term: Term | None) -> None:
+        self._count_from_zero()
         self._wanted = term
         self._changed.set()
 
@@ -172,7 +196,7 @@ class RoleChanges:
             term, cut_end = self._wanted, self._cut_end
             if term is None:  # none yet, or not any more
                 await self._end_run()
-                await self._leave()
+                await self._turn_clients_away()
                 continue
             if term == self._term and cut_end is None:
                 continue
@@ -191,29 +215,57 @@ class RoleChanges:
                     error,
                     RETRY_S,
                 )
-                await self._again()
+                await self._try_again_later(term)
             except Exception as error:
                 if not self._started.done():
                     self._started.set_exception(error)
                     return
                 _log.exception("this broker could not change its role; trying again")
-                await self._again()
+                await self._try_again_later(term)
             else:
                 self._said.over("change")
+                self._has_failed = False
+                self._count_from_zero()
                 if not self._started.done():
                     self._started.set_result(None)
 
     def _look(self) -> None:
-        """See how far the log goes: the controller elects by that, before any run opens it."""
-        self._epochs.load()
-        self._log_end = find_log_end(
-            self._store_config, self._base.files, is_cancelled=lambda: self._is_closed
-        )
+        """See how far the log goes: the controller elects by that, before any run opens it.
 
-    async def _again(self) -> None:
-        self._term = None
-        await self._leave()
+        Raises:
+            StoreError: no run could open it, so this broker must not be elected.
+        """
+        self._epochs.load()
+        try:
+            self._log_end = find_log_end(
+                self._store_config, self._base.files, is_cancelled=lambda: self._is_closed
+            )
+        except LogEndMissing as error:
+            raise advised(
+                error, group=self._config.name, root=self._store_config.root_path
+            ) from error
+
+    async def _try_again_later(self, failed: Term) -> None:
+        """A run could not begin: have nobody come here before the next try."""
+        self._term, self._has_failed = None, True
+        if failed.is_master and failed is self._wanted:
+            self._failed_count += 1
+            if self._failed_count == FAILED_COUNT_MAX:
+                _log.warning(
+                    "this broker could not run as the master of epoch %d, %d times: until it can, "
+                    "it sends the controllers no heartbeats, so that they may elect another one",
+                    failed.number,
+                    FAILED_COUNT_MAX,
+                )
+                self._membership.keep_silent(is_silent=True)
+        await self._turn_clients_away()
         asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
+
+    def _count_from_zero(self) -> None:
+        """It is the master, or may become it, or is not to be it any more."""
+        if self._failed_count >= FAILED_COUNT_MAX:
+            self._membership.keep_silent(is_silent=False)
+        self._failed_count = 0
 
     async def _change(self, term: Term, cut_end: int | None) -> None:
         """End the run that there is, and begin one for a term.
@@ -229,7 +281,12 @@ class RoleChanges:
             )
             self._cut_end, self._log_end = None, cut_end
         self._run = run = self._make_run(term)
-        await run.start()
+        try:
+            await run.start()
+        except LogEndMissing as error:
+            raise advised(
+                error, group=self._config.name, root=self._store_config.root_path
+            ) from error
         self._term = term
         _log.info(
             "broker %d of group %s is the %s of epoch %d, after %.3f s",
@@ -252,8 +309,8 @@ class RoleChanges:
         if self._ha_socket is not None:
             _stop_listening(self._ha_socket)
 
-    async def _leave(self) -> None:
-        """Have nobody come here: it is not known when the next run follows, if any does.
+    async def _turn_clients_away(self) -> None:
+        """It is not known when the next run follows, if any does: send clients elsewhere.
 
         Name servers forget a broker whose connection ends.
         """
@@ -288,7 +345,7 @@ class RoleChanges:
         )
 
     async def close(self) -> None:
-        """Leave the group, and end the run; idempotent.
+        """Ask the controllers no more, and end the run; idempotent.
 
         Raises:
             StoreError: the last flush failed; everything is closed nevertheless. If the run was

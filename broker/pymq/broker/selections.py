@@ -3,24 +3,30 @@
 Source: RocketMQ PullMessageProcessor, ExpressionMessageFilter, FilterAPI.
 """
 
+import asyncio
 import functools
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.state.clients import ClientTable
+from pymq.broker.state.filter_turns import COSTLY_WEIGHT, FilterTurns, TurnBudget
 from pymq.broker.state.filters import SQL92, TAG_TYPES, FilterTable
 from pymq.broker.state.message_filter import MessageFilter
 from pymq.errors import LocalProtocolError, refusal
-from pymq.filter.evaluate import SqlFilter, find_sql92
+from pymq.filter.evaluate import SqlFilter, find_sql92, known_sql92, remember_sql92, try_sql92
 from pymq.filter.sql92 import EXPRESSION_LENGTH_MAX
+from pymq.net.said_once import SaidOnce
 from pymq.protocol import names
 from pymq.protocol.bodies import GroupConfig, Subscription
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
 from pymq.protocol.message import RETRY_TOPIC, find_property
-from pymq.store import EVERYTHING, BitMapTest, Matches, Selection, Verdicts
+from pymq.store import EVERYTHING, BitMapTest, Selection
+
+_log = logging.getLogger(__name__)
 
 #: No expression has more tags: each takes a character, and two join it to the next one.
 _TAG_COUNT_MAX = (EXPRESSION_LENGTH_MAX + 2) // 3
@@ -28,6 +34,8 @@ _TAG_COUNT_MAX = (EXPRESSION_LENGTH_MAX + 2) // 3
 #: remembered, of larger ones a few.
 _USUAL_LENGTH, _USUAL_COUNT = 1024, 128
 _REMEMBERED_COUNT, _REMEMBERED_LARGE_COUNT = 1024, 16
+#: SQL92 expressions of more characters are compiled in a thread: that takes over 5 ms.
+_LONG_LENGTH = 2_000
 
 
 class Selections:
@@ -37,6 +45,33 @@ class Selections:
         self._config = config
         self._clients = clients
         self._filters = filters
+        self._said = SaidOnce(_log)
+        self._compiling = asyncio.Lock()
+
+    @property
+    def turns(self) -> FilterTurns:
+        """The turns of the reads that apply filters; the same for all who make selections."""
+        return self._filters.turns
+
+    def is_ready(self, topic: str, group: str | None, expression: str | None) -> bool:
+        """Return whether an SQL92 expression can be used without compiling it for long.
+
+        Args:
+            topic, group: whose filter it may already be; None: nobody's.
+            expression: of any length; None: there is none.
+        """
+        if expression is None or not _LONG_LENGTH < len(expression) <= EXPRESSION_LENGTH_MAX:
+            return True
+        if known_sql92(expression) is not None:
+            return True
+        known = None if group is None else self._filters.find(topic, group)
+        return known is not None and known.entry.expression == expression
+
+    async def prepare(self, expression: str) -> None:
+        """Compile a long expression in a thread, while others have their turns."""
+        async with self._compiling:  # one at a time: threads take time from the event loop, too
+            if known_sql92(expression) is None:
+                remember_sql92(expression, await asyncio.to_thread(try_sql92, expression))
 
     def check_size(self, subscription: Subscription) -> None:
         """Check what a heartbeat subscribes to: it is kept, whether it parses or not.
@@ -73,12 +108,14 @@ class Selections:
         expression: str | None,
         kind: str | None,
         *,
+        group: str,
         is_allowed: bool = False,
     ) -> Selection:
         """Return the selection of an expression that a request carries.
 
         Args:
             topic, expression, kind: what it subscribes to.
+            group: who does.
             is_allowed: whether SQL92 is supported here whatever the settings say.
 
         Raises:
@@ -95,8 +132,7 @@ class Selections:
             if isinstance(compiled, SqlFilter):
                 if not is_allowed:
                     self._check_supported(kind)
-                matcher = _matcher(compiled)
-                return self._selection(topic, matcher, matcher.verdicts)
+                return self._selection(topic, group, _matcher(compiled))
         elif kind is not None:
             self._check_supported(kind)
         raise _not_parsed()
@@ -156,24 +192,44 @@ class Selections:
         self._check_supported(subscription.expression_type)
         if subscription.class_filter_mode:
             return EVERYTHING
-        return self._selection(subscription.topic, found.matches, found.verdicts, found.bit_maps)
+        return self._selection(subscription.topic, group, found.matches, found.bit_maps)
 
     def _selection(
-        self,
-        topic: str,
-        matches: Matches,
-        verdicts: Verdicts,
-        bit_maps: BitMapTest | None = None,
+        self, topic: str, group: str, matches: MessageFilter, bit_maps: BitMapTest | None = None
     ) -> Selection:
+        if matches.slow_ms:
+            self._warn_slow(topic, group, matches)
         if self._config.filter_retries and names.is_retry_topic(topic):
             group = topic.removeprefix(names.RETRY_PREFIX)
-            return Selection(matches=functools.partial(self._matches_retried, group))
-        return Selection(bit_maps=bit_maps, matches=matches, verdicts=verdicts)
+            return Selection(
+                matches=functools.partial(self._matches_retried, group),
+                weight=self._filters.weight_of(group),
+            )
+        return Selection(
+            bit_maps=bit_maps, matches=matches, verdicts=matches.verdicts, weight=matches.weight
+        )
+
+    def _warn_slow(self, topic: str, group: str, matches: MessageFilter) -> None:
+        self._said.warn(
+            (topic, group),
+            "group %.80s: its filter of topic %.80s takes %.1f ms a message. The broker looks at a "
+            "few at a time, so that others need not wait, and this group gets its messages late. "
+            "Compare a property with many values by p IN ('x', 'y'), shorten the expression, or "
+            "use tags; this is said once for a group and a topic: %.200r",
+            group,
+            topic,
+            matches.slow_ms,
+            matches.compiled.expression,
+        )
 
     def _matches_retried(self, group: str, messages: Sequence[bytes]) -> list[bool]:
         """Apply the group's filter for the topic from which each message came to be retried."""
-        outcomes = []
+        outcomes: list[bool] = []
+        is_costly = self._filters.weight_of(group) > COSTLY_WEIGHT
+        budget = TurnBudget(1)
         for properties in messages:
+            if is_costly and outcomes and budget.is_spent:
+                break  # the others next time
             topic = find_property(properties, RETRY_TOPIC.encode())
             name = None if topic is None else str(topic, "utf-8", "replace")
             found = None if name is None else self._filters.find(name, group)

@@ -12,7 +12,7 @@ from pymq.broker.transactions.transactions import Transactions
 from pymq.protocol.bodies import ConsumerOffsetTable
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.message import TRANSACTION_PREPARED
-from pymq.protocol.names import HALF_TOPIC, TRANSACTION_GROUP
+from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from pymq.protocol.transaction_records import QUEUE_ID, op_record
 
 _CURSORS_INTERVAL_S = 1.0
@@ -24,6 +24,7 @@ def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
         site.store.keys if site.store_config.key_index else None,
         core.key_indexing.wait_indexed,
         site.readers,
+        lambda: site.store.queue_bounds(CHECK_MAX_TIME_TOPIC, QUEUE_ID)[1] > 0,
     )
     messages = TransactionalMessages(site.config, core.hooks, site.store_host)
     core.hooks.add(TRANSACTION_PREPARED, messages.prepare, messages.prepare_many)

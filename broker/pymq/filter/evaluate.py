@@ -15,8 +15,8 @@ What RocketMQ does, odd as it is:
 Source: RocketMQ ComparisonExpression, LogicExpression, UnaryExpression.
 """
 
-import functools
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ from pymq.filter.java_numbers import (
     order_of_wholes,
 )
 from pymq.filter.sql92 import parse
+from pymq.filter.sql_folding import folded, weight
 from pymq.filter.sql_tree import (
     NUMBERS,
     AllOf,
@@ -65,13 +66,17 @@ class SqlFilter:
     Attributes:
         expression: what it was compiled from.
         names: the properties that it reads: name as it is stored -> name.
+        weight: what one message costs: about so many half microseconds.
     """
 
-    __slots__ = ("_condition", "expression", "names")
+    __slots__ = ("_condition", "expression", "names", "weight")
 
-    def __init__(self, expression: str, condition: _Condition, names: Iterable[str]) -> None:
+    def __init__(
+        self, expression: str, condition: _Condition, names: Iterable[str], weight: int = 1
+    ) -> None:
         self.expression = expression
         self.names = {name.encode(): name for name in names}
+        self.weight = weight
         self._condition = condition
 
     def matches(self, properties: Properties) -> bool:
@@ -94,26 +99,50 @@ class SqlFilter:
         return self._condition(properties) is True
 
 
+Compiled: TypeAlias = SqlFilter | FilterSyntaxError
+#: Expressions that were compiled, the one that was asked for last at the end.
+_known: OrderedDict[str, Compiled] = OrderedDict()
+_KNOWN_COUNT = 100
+
+
 def compile_sql92(expression: str) -> SqlFilter:
     """Return the filter for an expression.
 
     Raises:
         FilterSyntaxError: it does not parse, or is too long or too deep.
     """
-    tree = parse(expression)
-    return SqlFilter(expression, _function(tree), _names(tree))
+    tree = folded(parse(expression))
+    return SqlFilter(expression, _function(tree), _names(tree), weight(tree))
 
 
-@functools.lru_cache(100)
-def find_sql92(expression: str) -> SqlFilter | FilterSyntaxError:
+def find_sql92(expression: str) -> Compiled:
     """Return the filter for an expression, or why there is none.
 
     The latest ones are remembered, as in RocketMQ: the same expression is asked for again.
     """
+    return known_sql92(expression) or remember_sql92(expression, try_sql92(expression))
+
+
+def known_sql92(expression: str) -> Compiled | None:
+    """Return what ``find_sql92`` remembers of an expression, if anything."""
+    found = _known.pop(expression, None)
+    return None if found is None else remember_sql92(expression, found)
+
+
+def try_sql92(expression: str) -> Compiled:
+    """Return the filter for an expression, or why there is none; for any thread."""
     try:
         return compile_sql92(expression)
     except FilterSyntaxError as error:
         return error
+
+
+def remember_sql92(expression: str, found: Compiled) -> Compiled:
+    """Have ``find_sql92`` remember what was found; return it."""
+    _known[expression] = found
+    if len(_known) > _KNOWN_COUNT:
+        _known.popitem(last=False)
+    return found
 
 
 def _names(root: Node) -> Iterator[str]:
@@ -146,8 +175,8 @@ def _function(node: Node) -> _Value:
         case Ordering(symbol=symbol, left=left, right=right):
             order = _ORDERS.get((_kind(left), _kind(right)), _incomparable)
             return _ordered(_function(left), _function(right), order, _SYMBOLS[symbol])
-        case Member(operand=Property(name=name), values=values, negated=negated):
-            return _member(name, values, negated)
+        case Member():
+            return _member(node)
         case Search():
             return _search(node)
         case AllOf(parts=parts):
@@ -214,10 +243,25 @@ def _ordered(
     return ordered
 
 
-def _member(name: str, values: frozenset[str], negated: bool) -> _Condition:
+def _member(node: Member) -> _Condition:
+    name, values, negated = node.operand.name, node.values, node.negated
+    if node.kind is not Kind.TEXT:
+        return _number_member(name, values, negated, _READ[node.kind])
+
     def member(properties: Properties) -> bool | None:
         value = properties.get(name)
         return None if value is None else (value in values) is not negated
+
+    return member
+
+
+def _number_member(
+    name: str, values: frozenset[str | int | float], negated: bool, read: Callable[[str], float]
+) -> _Condition:
+    # Where Java's order of Doubles differs from Python's, at zeros and NaN, no literal is a Double.
+    def member(properties: Properties) -> bool | None:
+        value = properties.get(name)
+        return None if value is None else (read(value) in values) is not negated
 
     return member
 
@@ -310,6 +354,11 @@ _TEXT_TO: dict[Kind, _Order] = {
     Kind.INTEGER: _wholes_after(_as_integer),
     Kind.LONG: _wholes_after(_as_long),
     Kind.DOUBLE: lambda left, right: order_of_doubles(java_double(left), right),
+}
+_READ: dict[Kind, Callable[[str], float]] = {
+    Kind.INTEGER: _as_integer,
+    Kind.LONG: _as_long,
+    Kind.DOUBLE: java_double,
 }
 _WHOLES = (Kind.INTEGER, Kind.LONG)
 # (kind of the left, of the right value) -> -1, 0 or 1, as compareTo after Java's conversions.

@@ -36,6 +36,8 @@ NAME = "name"
 END = "end of the expression"
 
 _BLANK = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
+#: What blanks and comments begin with.
+_BEFORE_BLANKS = frozenset(" \t\n\r\f-/")
 _EXPONENT = r"[eE][+-]?[0-9]+"
 _TOKEN = re.compile(
     rf"(?P<float>[0-9]+\.[0-9]*(?:{_EXPONENT})?|\.[0-9]+(?:{_EXPONENT})?|[0-9]+{_EXPONENT})"
@@ -47,9 +49,9 @@ _TOKEN = re.compile(
 _KINDS = {"float": FLOAT, "whole": WHOLE, "string": STRING}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: there may be 60,000
 class Token:
-    """One token of an expression."""
+    """One token of an expression; not to be modified."""
 
     kind: str  # WHOLE, FLOAT, STRING, NAME, END; a keyword in capitals; a symbol as it is
     text: str  # as written; of a string its value, without quotes
@@ -68,7 +70,9 @@ def tokens(expression: str) -> Iterator[Token]:
         if match is None:
             raise FilterSyntaxError(f"unexpected character {place(expression, position)}")
         yield _token(match)
-        position = _after_blanks(expression, match.end())
+        position = match.end()
+        if expression[position : position + 1] in _BEFORE_BLANKS:
+            position = _after_blanks(expression, position)
     yield Token(END, "", position)
 
 

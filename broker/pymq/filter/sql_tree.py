@@ -81,11 +81,15 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """``operand [NOT] IN (values)``; unknown if the property is NULL."""
+    """``operand [NOT] IN (values)``; unknown if the property is NULL.
+
+    Of numbers, all of one kind, it is ``operand = 1 OR operand = 2 OR ...``: see ``sql_folding``.
+    """
 
     operand: Property
-    values: frozenset[str]
+    values: frozenset[str | int | float]
     negated: bool
+    kind: Kind = Kind.TEXT
 
 
 @dataclass(frozen=True, slots=True)

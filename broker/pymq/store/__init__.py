@@ -20,6 +20,7 @@ from pymq.store.puts import Put, RecordGroup
 from pymq.store.queue_read import SCAN_MAX
 from pymq.store.queues.entry_prefetch import EntryPrefetchJob
 from pymq.store.queues.queue_extension import BitMapTest
+from pymq.store.queues.queue_removal import QueueRemoval
 from pymq.store.queues.queue_table import QueueKey, same_files
 from pymq.store.read_result import ReadResult, ReadStatus
 from pymq.store.replication import Replication
@@ -59,6 +60,7 @@ __all__ = [
     "PutStatus",
     "QueueFlushJob",
     "QueueKey",
+    "QueueRemoval",
     "Rates",
     "ReadJob",
     "ReadResult",

@@ -79,6 +79,8 @@ class MatchingRead:
         scan = self._scan
         texts = self._texts()
         verdicts = self._matches(texts) if texts else ()
+        if len(verdicts) < len(texts):  # the rest would take too long now
+            self._piece = self._piece[: len(verdicts)]
         rows = zip(self._piece.tolist(), verdicts, strict=True)
         selected = [row for row, is_selected in rows if is_selected]
         self._remember(selected)
@@ -89,6 +91,10 @@ class MatchingRead:
         if self._verdicts is None or not self._take_ahead():
             self._take_piece()
         return None
+
+    def stop(self) -> ReadResult:
+        """Return the result as far as records were looked at; after ``advance`` without one."""
+        return self._scan.result(np.array(self._kept, np.int64), self._decided)
 
     def _texts(self) -> list[bytes]:
         """Return the encoded properties of each record of this piece.

@@ -11,7 +11,6 @@ from pymq.clock import Clock
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.dispatch import BitMapOf, ExtendedEntries, WriteEntries
 from pymq.store.files import Files
-from pymq.store.index.index_format import IndexLayout
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.segments import Segments
@@ -20,6 +19,7 @@ from pymq.store.log.warm_up import PAGE_BYTES, WarmUp
 from pymq.store.progress import LoggedProgress, OnProgress
 from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable
+from pymq.store.recovery.loading import make_index, make_queues
 from pymq.store.recovery.recovery import Recovery
 from pymq.store.state.checkpoint import (
     CHECKPOINT_NAME,
@@ -66,12 +66,12 @@ class StoreParts:
         """Lock and recover a store directory; arguments and errors as ``MessageStore.open``."""
         make_root(files, config.root_path)
         log = CommitLog(files, _segments(config, files))
-        queues = _queues(config, files)
+        queues = make_queues(config, files)
         parts = cls(
             DirectoryLock(files, config.root_path, config.written_log_paths),
             log,
             queues,
-            _index(config, files),
+            make_index(config, files),
             Checkpoint(files, config.root_path / CHECKPOINT_NAME),
             AbortMarker(files, config.root_path),
             CleanStop(files, config.root_path),
@@ -136,26 +136,6 @@ def _segments(config: StoreConfig, files: Files) -> Segments:
         read_only=config.read_only_log_paths,
         warm_up=warm_up,
     )
-
-
-def _queues(config: StoreConfig, files: Files) -> QueueTable:
-    return QueueTable(
-        files,
-        config.queues_path,
-        file_bytes=config.queue_file_bytes,
-        open_max=config.queue_files_open_max,
-        extensions=config.queue_extensions_path,
-        extension_file_bytes=(
-            config.queue_extension_file_bytes if config.queue_extension else None
-        ),
-    )
-
-
-def _index(config: StoreConfig, files: Files) -> KeyIndex | None:
-    if not config.key_index:
-        return None
-    layout = IndexLayout(config.index_slot_count, config.index_item_limit)
-    return KeyIndex(files, config.index_path, layout)
 
 
 def _pool(config: StoreConfig, files: Files) -> TransientPool:

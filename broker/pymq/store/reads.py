@@ -29,6 +29,10 @@ _log = logging.getLogger(__name__)
 _BLOCK_BYTES, _BLOCK_COUNT, _LOADED_S = 1 << 20, 1024, 1.0
 
 
+#: Comparisons to look at what has arrived: about a millisecond.
+_LOOK_WEIGHT_MAX = 2_000
+
+
 class Reads:
     """Reads of one store.
 
@@ -185,10 +189,24 @@ class Reads:
             self._count(result, started_s)
         return result
 
+    def stop(self, reading: MatchingRead) -> ReadResult:
+        """End a read before it has looked at all that it may; return its result.
+
+        Raises:
+            CorruptRecord: an entry is damaged.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        started_s = self._clock.monotonic_s()
+        result = reading.stop()
+        self._count(result, started_s)
+        return result
+
     def is_selected(self, arrival: Arrival, selection: Selection) -> bool:
         """Return whether one of the records that have just become visible is selected.
 
-        A record that cannot be read counts as one that is: the read meets the error.
+        A record that cannot be read counts as one that is: the read meets the error. And so do
+        many, if the selection takes long to look at them: the read does.
         """
         entries = np.frombuffer(arrival.entries, ENTRY)
         if selection.tag_codes is not None:
@@ -198,6 +216,8 @@ class Reads:
             entries = entries[[*map(selection.bit_maps.may_match, arrival.bit_maps)]]
         if selection.matches is None:
             return len(entries) > 0
+        if len(entries) * selection.weight > _LOOK_WEIGHT_MAX:
+            return True
         try:
             for physical, size, _ in entries.tolist():
                 _, _, properties = record_properties(self._log.slice(physical, size), 0, size)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from pymq.store.queues.queue_extension import BitMapTest
 from pymq.store.verdicts import Verdicts
 
-#: Gets the encoded properties of messages; says of each whether it is selected.
+#: Gets the encoded properties of messages; says of each whether it is selected, or of the first of
+#: them, at least one: the others would take too long now.
 Matches: TypeAlias = Callable[[Sequence[bytes]], Sequence[bool]]
 
 
@@ -25,6 +26,7 @@ class Selection:
         bit_maps: by the bit maps in the queue's extension, where there are some; None: all pass.
         verdicts: what ``matches`` decided earlier, without ``tag_codes``; None if it does not
             always decide the same.
+        weight: how many comparisons ``matches`` may need for a message.
 
     Source: RocketMQ MessageFilter.
     """
@@ -33,6 +35,7 @@ class Selection:
     matches: Matches | None = None
     bit_maps: BitMapTest | None = None
     verdicts: Verdicts | None = None
+    weight: int = 1
 
     @property
     def is_everything(self) -> bool:

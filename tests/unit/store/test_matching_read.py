@@ -333,3 +333,58 @@ def test_arrivals_are_for_those_who_select_one_of_them(tmp_path: Path) -> None:
     arrival.entries = arrival.entries[:8] + b"\0\0\0\x01" + arrival.entries[12:]
     assert store.reads.is_selected(arrival, Selection(matches=divisible_by(2)))
     store.close()
+
+
+def test_a_filter_may_decide_of_a_few_records_at_a_time(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    store = open_store(tmp_path, segment_bytes=1 << 20, queue_file_bytes=40_000)
+    put_ok(store, *map(numbered, range(900)))
+    for _ in range(15):
+        all_at_once = divisible_by(dice.choice([1, 3, 40, 3000]))
+
+        def few(messages: Sequence[bytes], decide: Matches = all_at_once) -> Sequence[bool]:
+            return decide(messages[: dice.randint(1, 70)])
+
+        verdicts = Verdicts() if dice.random() < 0.7 else None
+        offset = 0
+        while offset < 900:
+            result = read(store, Selection(matches=few, verdicts=verdicts), offset)
+            other = read(store, Selection(matches=all_at_once), offset)
+            assert (result.status, result.next_queue_offset, offsets(result)) == (
+                (other.status, other.next_queue_offset, offsets(other))
+            )
+            offset = result.next_queue_offset
+    store.close()
+
+
+def test_a_read_that_is_stopped_has_what_it_has_found(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20, queue_file_bytes=40_000)
+    put_ok(store, *map(numbered, range(300)))
+    for divisor, status, found in (
+        (3000, ReadStatus.NO_MATCHED_MESSAGE, []),
+        (20, ReadStatus.FOUND, [40, 60]),
+    ):
+        begun = store.reads.begin(
+            *(TOPIC, 0, 30),
+            count_max=32,
+            bytes_max=1 << 20,
+            selection=Selection(matches=divisible_by(divisor)),
+        )
+        assert isinstance(begun, MatchingRead)
+        assert store.reads.advance(begun) is None
+        result = store.reads.stop(begun)
+        assert (result.status, result.next_queue_offset) == (status, 62)
+        assert offsets(result) == found
+    store.close()
+
+
+def test_what_takes_long_to_look_at_counts_as_selected_when_it_arrives(tmp_path: Path) -> None:
+    seen: list[Arrival] = []
+    store = open_store(tmp_path, segment_bytes=1 << 16)
+    store.dispatch.listener = seen.extend
+    put_ok(store, numbered(1), numbered(2))
+    (arrival,) = seen
+    for weight, expected in ((1, False), (1_000, False), (1_001, True)):
+        selection = Selection(matches=divisible_by(7), weight=weight)
+        assert store.reads.is_selected(arrival, selection) == expected
+    store.close()

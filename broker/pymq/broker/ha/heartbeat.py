@@ -3,18 +3,56 @@
 Source: RocketMQ ReplicasManager.sendHeartbeatToController.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.replication_config import ReplicationConfig
 from pymq.protocol.headers.routes import BrokerHeartbeatRequest
 
+#: The priority that is elected last. A broker that can be the master never says it, whatever is set
+#: (it is the default): of those that are equally far, one that cannot comes after it.
+LAST_PRIORITY = (1 << 31) - 1
+
+
+class Position(NamedTuple):
+    """How far a broker's log is.
+
+    Attributes:
+        epoch: the last one.
+        end, confirmed_end: physical offsets of its end and what is confirmed.
+        is_able: whether it can be the master, as far as is known.
+    """
+
+    epoch: int
+    end: int
+    confirmed_end: int
+    is_able: bool = True
+
 
 class LogPosition(Protocol):
     """How far this broker's log is; heartbeats tell the controller."""
 
-    def position(self) -> tuple[int, int, int]:
-        """Return the last epoch, and the physical offsets of its end and what is confirmed."""
+    def position(self) -> tuple[int, int, int] | Position:
+        """Return how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a broker says of itself.
+
+    Attributes:
+        log: returns the last epoch, and the physical offsets of its end and what is confirmed.
+        is_able: returns whether this broker can be the master, as far as is known.
+    """
+
+    log: Callable[[], tuple[int, int, int]]
+    is_able: Callable[[], bool]
+
+    def position(self) -> Position:
+        """Return how far it is."""
+        return Position(*self.log(), is_able=self.is_able())
 
 
 def heartbeat(
@@ -23,7 +61,7 @@ def heartbeat(
     *,
     broker_id: int,
     address: str,
-    position: tuple[int, int, int],
+    position: tuple[int, int, int] | Position,
 ) -> BrokerHeartbeatRequest:
     """Return a heartbeat.
 
@@ -34,7 +72,8 @@ def heartbeat(
         address: ``host:port`` at which clients reach the broker.
         position: see ``LogPosition``.
     """
-    epoch, end, confirmed_end = position
+    epoch, end, confirmed_end, is_able = Position(*position)
+    priority = min(replication.election_priority, LAST_PRIORITY - 1)
     return BrokerHeartbeatRequest(
         cluster_name=config.cluster,
         broker_address=address,
@@ -47,5 +86,7 @@ def heartbeat(
         max_offset=-1 if replication.is_learner else end,
         confirm_offset=confirmed_end,
         heartbeat_timeout_ms=replication.controller_timeout_ms,
-        election_priority=replication.election_priority,
+        # It is its offset that is told, also if it is not able: controllers go on with the furthest
+        # that they were told, and the one with its id at another address must not have less.
+        election_priority=priority if is_able else LAST_PRIORITY,
     )

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from pymq.broker.config import BrokerConfig
 from pymq.broker.selections import Selections
 from pymq.broker.state.clients import Client, ClientTable
+from pymq.broker.state.filters import SQL92
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
 from pymq.errors import BrokerError, refusal
-from pymq.net.dispatcher import Handler, Request
+from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
-from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Heartbeat
+from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Heartbeat, Subscription
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.clients import HeartbeatResponse, UnregisterClientRequest
@@ -65,13 +66,39 @@ class ClientHandlers:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
         }
 
-    def heartbeat(self, request: Request) -> Command:
+    def heartbeat(self, request: Request) -> Answer:
         """HEART_BEAT (34), both versions of 5.x.
 
         A client that leaves out subscriptions (V2) sends them again after it has heard that they
         changed: also when we do not know them, because we were restarted meanwhile.
         """
         body = self._decoded(request.connection, bytes(request.body))
+        unprepared = self._unprepared(body)
+        if unprepared:
+            return self._take_late(request, body, unprepared)
+        return self._take(request, body)
+
+    async def _take_late(
+        self, request: Request, body: Heartbeat, unprepared: list[str]
+    ) -> Command | None:
+        for expression in unprepared:
+            await self._selections.prepare(expression)
+        if request.connection.is_open:
+            return self._take(request, body)
+        request.abandon()  # nobody would unregister what it registers
+        return None
+
+    def _unprepared(self, body: Heartbeat) -> list[str]:
+        """Return the long filters that are new here, to be compiled first."""
+        return [
+            one.expression
+            for consumer in body.consumers
+            for one in consumer.subscriptions
+            if one.expression_type == SQL92
+            and not self._selections.is_ready(one.topic, consumer.group, one.expression)
+        ]
+
+    def _take(self, request: Request, body: Heartbeat) -> Command:
         client = Client(
             body.client_id,
             request.command.language,
@@ -160,9 +187,21 @@ class ClientHandlers:
             )
         return request.response(ResponseCode.SUCCESS, body=group.ids_body())
 
-    def check_config(self, request: Request) -> Command:
+    def check_config(self, request: Request) -> Answer:
         """CHECK_CLIENT_CONFIG (46): sent for filters other than tags."""
         check = ClientConfigCheck.decode(request.body) if request.body else ClientConfigCheck()
-        if check.subscription is not None:
-            self._selections.check(check.subscription)
+        one = check.subscription
+        if one is None:
+            return request.response(ResponseCode.SUCCESS)
+        is_sql = one.expression_type == SQL92
+        if is_sql and not self._selections.is_ready(one.topic, None, one.expression):
+            return self._check_late(request, one)
+        return self._checked(request, one)
+
+    async def _check_late(self, request: Request, one: Subscription) -> Command:
+        await self._selections.prepare(one.expression)
+        return self._checked(request, one)
+
+    def _checked(self, request: Request, one: Subscription) -> Command:
+        self._selections.check(one)
         return request.response(ResponseCode.SUCCESS)

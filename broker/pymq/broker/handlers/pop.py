@@ -19,6 +19,8 @@ from pymq.broker.pop.popping import Popped, Popping, Steps, Wanted
 from pymq.broker.put_answer import send_answer
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
+from pymq.broker.state.filter_turns import TurnBudget
+from pymq.broker.state.filters import SQL92
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.clock import Clock
 from pymq.errors import refusal
@@ -91,15 +93,24 @@ class PopHandlers:
         if header.poll_ms > 0 and age_ms > header.poll_ms + _LATE_MS:
             remark = f"the broker[{self._broker_name}] pop message is timeout too much"
             return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
-        wanted = self._check(header)
         waits_ms = header.poll_ms - age_ms
         deadline_s = self._clock.monotonic_s() + waits_ms / 1000
-        return self._pop(request, header, wanted, deadline_s)
+        is_sql = header.expression_type == SQL92
+        if is_sql and not self._selections.is_ready(header.topic, None, header.expression):
+            return self._pop_unprepared(request, header, deadline_s)
+        return self._pop(request, header, self._check(header), deadline_s)
+
+    async def _pop_unprepared(
+        self, request: Request, header: PopRequest, deadline_s: float
+    ) -> Response | None:
+        await self._selections.prepare(header.expression or "")
+        answer = self._pop(request, header, self._check(header), deadline_s)
+        return await answer if isinstance(answer, Coroutine) else answer
 
     def _pop(
         self, request: Request, header: PopRequest, wanted: Wanted, deadline_s: float
     ) -> Answer:
-        popped = Popped()
+        popped = Popped(TurnBudget(wanted.selection.weight))
         if header.order or not self._in_flight.is_full:
             steps = self._popping.pop(wanted, popped)
             reading = next(steps, None)
@@ -122,6 +133,7 @@ class PopHandlers:
         while reading is not None:
             if isinstance(reading, MatchingRead):
                 await self._waiting.wait_in_memory(*reading.places())
+                await self._selections.turns.wait(popped.budget)
             else:
                 await self._waiting.run(reading)
             reading = next(steps, None)
@@ -247,7 +259,11 @@ class PopHandlers:
             return EVERYTHING
         kind = header.expression_type
         return self._selections.of_expression(
-            header.topic, header.expression, kind, is_allowed=True
+            header.topic,
+            header.expression,
+            kind,
+            group=header.consumer_group,
+            is_allowed=True,
         )
 
     def _is_wanted(self, selection: Selection, arrival: Arrival) -> bool:

@@ -14,6 +14,7 @@ from pymq.broker.pull_checks import PullChecks
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
 from pymq.broker.sent_back import SentBack
+from pymq.broker.state.filter_turns import TurnBudget
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
@@ -76,6 +77,7 @@ class PullHandlers:
         self._groups = groups
         self._offsets = offsets
         self._checks = PullChecks(config, topics, groups, selections)
+        self._turns = selections.turns
         self._long_poll = long_poll
         self._responses = responses
         self._statistics = statistics
@@ -95,6 +97,16 @@ class PullHandlers:
         self._checks.check_code(request.command.code)
         if self._slave is not None and self._slave.is_unsure:
             return self._pull_unsure(request, header)
+        if not self._checks.is_ready(header):
+            return self._pull_unprepared(request, header)
+        return self._pull_checked(request, header)
+
+    async def _pull_unprepared(self, request: Request, header: PullRequest) -> Response | None:
+        await self._checks.prepare(header)
+        answer = self._pull_checked(request, header)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _pull_checked(self, request: Request, header: PullRequest) -> Answer:
         selection = self._checks.check(header)
         reset = self._reset(request, header)
         if reset is not None:
@@ -137,7 +149,7 @@ class PullHandlers:
                 self._hold(request, header, selection, most_ms=most_ms)
                 self._note(header, offset)
                 return None
-        return self._finish(request, header, found)
+        return self._finish(request, header, found, selection)
 
     # --- sent back to the master
 
@@ -201,22 +213,31 @@ class PullHandlers:
         )
 
     def _finish(
-        self, request: Request, header: PullRequest, found: ReadResult | MatchingRead
+        self,
+        request: Request,
+        header: PullRequest,
+        found: ReadResult | MatchingRead,
+        selection: Selection,
     ) -> Answer:
-        """Answer with what was found; with a coroutine if a disk has to be waited for."""
-        while isinstance(found, MatchingRead):
-            if self._responses.is_cold(*found.places()):
-                return self._finish_cold(request, header, found)
-            found = self._store.reads.advance(found) or found
+        """Answer with what was found; with a coroutine if a disk or a turn has to be waited for."""
+        if isinstance(found, MatchingRead):
+            budget = TurnBudget(selection.weight)
+            while isinstance(found, MatchingRead):
+                if budget.is_spent or self._responses.is_cold(*found.places()):
+                    return self._finish_late(request, header, found, budget)
+                found = self._store.reads.advance(found) or found
         return self._answer(request, header, found)
 
-    async def _finish_cold(
-        self, request: Request, header: PullRequest, reading: MatchingRead
+    async def _finish_late(
+        self, request: Request, header: PullRequest, reading: MatchingRead, budget: TurnBudget
     ) -> Response:
         result = None
         while result is None:
             await self._responses.wait_in_memory(*reading.places())
+            await self._turns.wait(budget)
             result = self._store.reads.advance(reading)
+            if result is None and budget.is_over:
+                result = self._store.reads.stop(reading)
         answer = self._answer(request, header, result)
         return await answer if isinstance(answer, Coroutine) else answer
 
@@ -253,7 +274,7 @@ class PullHandlers:
         reset = self._reset(request, header)
         if reset is not None:
             return reset
-        return self._finish(request, header, self._begin(header, selection))
+        return self._finish(request, header, self._begin(header, selection), selection)
 
     def _reset(self, request: Request, header: PullRequest) -> Command | None:
         """Return the answer to a pull of a group that was reset, which says where to go on."""

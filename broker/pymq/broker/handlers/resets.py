@@ -15,8 +15,9 @@ from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import AnswerSaved
-from pymq.errors import refusal
+from pymq.errors import LocalProtocolError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
+from pymq.protocol import names
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.client_bodies import OffsetOfQueue, OffsetReset, OffsetResetForCpp
 from pymq.protocol.codes import (
@@ -207,6 +208,10 @@ class ResetHandlers:
     def clone(self, request: Request) -> Answer:
         """CLONE_GROUP_OFFSET (314): have one group be where another one is."""
         header = CloneOffsetsRequest.from_fields(request.fields)
+        try:
+            names.check_group(header.target_group)
+        except LocalProtocolError as error:
+            raise refusal(ResponseCode.INVALID_PARAMETER, f"nothing is cloned: {error}") from error
         source = header.source_group
         topics = [header.topic] if header.topic else self._offsets.topics_of(source)
         online = self._clients.consumer_group(source)

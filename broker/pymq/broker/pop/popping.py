@@ -3,8 +3,8 @@
 A pop begins at a random queue and goes round. Retry topics come first with a certain probability,
 otherwise last, if messages are still wanted.
 
-A filter that looks into records may have to wait for a disk. Meanwhile other pops pass the queue,
-and those from which a pop in order has taken messages.
+A filter that looks into records may have to wait for a disk, or for its turn. Meanwhile other pops
+pass the queue, and those from which a pop in order has taken messages.
 
 Source: RocketMQ PopMessageProcessor.
 """
@@ -17,6 +17,7 @@ from typing import TypeAlias
 from pymq.broker.pop.checkpoint import MESSAGES_MAX, GroupQueue
 from pymq.broker.pop.progress import PopProgress, Step
 from pymq.broker.record_response import RecordResponses
+from pymq.broker.state.filter_turns import TurnBudget
 from pymq.broker.state.order_info import OrderTable
 from pymq.broker.state.topics import TopicTable
 from pymq.protocol import names
@@ -44,7 +45,7 @@ _PASSED = frozenset(
 #: Where to begin in a queue without progress.
 INIT_MIN = 0
 
-#: A pop in steps: each is a read that has to wait for a disk before the next.
+#: A pop in steps: each is a read that has to wait for a disk or its turn before the next.
 Steps: TypeAlias = Iterator[MatchingRead | EntryPrefetchJob]
 
 
@@ -96,9 +97,11 @@ class Popped:
     """What a pop took, and about how many messages are left.
 
     Attributes:
+        budget: the time it has.
         is_unfinished: messages that are not wanted are still to be passed.
     """
 
+    budget: TurnBudget
     taken: list[Taken] = field(default_factory=list)
     rest_count: int = 0
     is_unfinished: bool = False
@@ -182,6 +185,9 @@ class Popping:
         """
         try:
             for topic, queue_id in self._places(wanted, popped):
+                if popped.budget.is_over:
+                    popped.is_unfinished = True
+                    break
                 yield from self._pop_queue(wanted, topic, queue_id, popped)
         except _Forgotten:
             popped.is_unfinished = True
@@ -279,11 +285,11 @@ class Popping:
         ):
             return  # what is left there is not to be had now
         for _ in range(_EMPTY_READS_MAX):
-            result = yield from self._read(wanted, queue, at, left)
+            result = yield from self._read(wanted, queue, at, left, popped.budget)
             if result.status in _WRONG_OFFSET:
                 at = result.next_queue_offset
                 self._progress.commit(queue, at)
-                result = yield from self._read(wanted, queue, at, left)
+                result = yield from self._read(wanted, queue, at, left, popped.budget)
             if result.count:
                 step = None
                 if wanted.in_order:
@@ -299,12 +305,15 @@ class Popping:
                 break
             self._progress.skip(queue, at, result.next_queue_offset)
             at = result.next_queue_offset
+            if popped.budget.is_over:
+                popped.is_unfinished = True
+                break
         else:
             popped.is_unfinished = True
         popped.rest_count += max(0, self._store.queue_bounds(topic, queue_id)[1] - at)
 
     def _read(
-        self, wanted: Wanted, queue: GroupQueue, at: int, count_max: int
+        self, wanted: Wanted, queue: GroupQueue, at: int, count_max: int, budget: TurnBudget
     ) -> Generator[MatchingRead | EntryPrefetchJob, None, ReadResult]:
         topic, _, queue_id = queue
         prefetch = self._store.reads.entry_prefetch(topic, queue_id, at)
@@ -319,9 +328,11 @@ class Popping:
             selection=wanted.selection,
         )
         while isinstance(found, MatchingRead):
-            if self._responses.is_cold(*found.places()):
+            if budget.is_spent or self._responses.is_cold(*found.places()):
                 yield from self._alone(queue, found)
             found = self._store.reads.advance(found) or found
+            if isinstance(found, MatchingRead) and budget.is_over:
+                found = self._store.reads.stop(found)
         return found
 
     def _alone(self, queue: GroupQueue, awaited: MatchingRead | EntryPrefetchJob) -> Steps:

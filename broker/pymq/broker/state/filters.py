@@ -8,10 +8,11 @@ Source: RocketMQ ConsumerFilterManager, ConsumerFilterData.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.state.filter_turns import COSTLY_WEIGHT, FilterTurns
 from pymq.broker.state.message_filter import MessageFilter
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord
@@ -27,7 +28,7 @@ from pymq.protocol.filter_body import (
 )
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import record_properties
-from pymq.store import BitMapTest, Verdicts
+from pymq.store import BitMapTest
 
 _log = logging.getLogger(__name__)
 
@@ -46,16 +47,17 @@ class GroupFilter:
         entry: its line in the file.
         bit_maps: what the bit maps of messages say of it.
         has_warned: was it said that there are messages which it cannot compare?
+        matches: tells of messages whether the group wants them.
     """
 
     entry: ConsumerFilter
     compiled: SqlFilter
     bit_maps: BitMapTest
     has_warned: bool = False
-    _filter: MessageFilter = field(init=False)
+    matches: MessageFilter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._filter = MessageFilter(self.compiled, self._warn)
+        self.matches = MessageFilter(self.compiled, self._warn)
 
     @property
     def version(self) -> int:
@@ -66,15 +68,6 @@ class GroupFilter:
     def is_dead(self) -> bool:
         """Has its group left, or given up the topic?"""
         return self.entry.dead_ms >= self.entry.born_ms
-
-    @property
-    def verdicts(self) -> Verdicts:
-        """What it decided, for whoever reads queues with it."""
-        return self._filter.verdicts
-
-    def matches(self, messages: Sequence[bytes]) -> list[bool]:
-        """Tell of messages with these properties, encoded, whether the group wants them."""
-        return self._filter(messages)
 
     def _warn(self, error: ValueError) -> None:
         """Say what would be hard to find out: messages that are there, and never arrive."""
@@ -99,6 +92,7 @@ class FilterTable:
     Attributes:
         latest_ms: returns the store time of the last message that is visible, which may lie
             before or after the clock's time; to be set by whoever has a store.
+        turns: of the reads that apply filters.
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
@@ -111,15 +105,26 @@ class FilterTable:
         self._topics_of: dict[str, set[str]] = {}
         #: Expressions that did not compile and were warned of, by topic and group.
         self._warned: dict[tuple[str, str], str] = {}
+        #: Topics and groups of which was said that members filter by different expressions.
+        self._warned_older: set[tuple[str, str]] = set()
         self.latest_ms: Callable[[], int] = lambda: 0
+        self.turns = FilterTurns()
         self.is_changed = False
 
     def find(self, topic: str, group: str) -> GroupFilter | None:
         """Return the filter of a group for a topic, or None."""
         return self._topics.get(topic, {}).get(group)
 
+    def weight_of(self, group: str) -> int:
+        """Return how many comparisons one of a group's filters may need for a message."""
+        topics = self._topics_of.get(group, ())
+        return max((self._topics[topic][group].matches.weight for topic in topics), default=1)
+
     def bit_map(self, topic: str, record: memoryview) -> bytes | None:
         """Return which filters a record passes; None if there are none for its topic.
+
+        Of costly ones that is not found out here, where everybody waits: it counts as passed, and
+        whoever reads has a look.
 
         Source: RocketMQ CommitLogDispatcherCalcBitMap.
         """
@@ -133,7 +138,9 @@ class FilterTable:
             return None
         properties = decode_properties(encoded)
         return self._bloom.bit_map(
-            one.bit_maps.positions for one in filters.values() if one.compiled.matches(properties)
+            one.bit_maps.positions
+            for one in filters.values()
+            if one.matches.weight > COSTLY_WEIGHT or one.compiled.matches(properties)
         )
 
     # --- registration
@@ -154,6 +161,7 @@ class FilterTable:
             self._bury(self._topics[topic][group])
         for key in [key for key in self._warned if key[1] == group]:
             del self._warned[key]
+        self._warned_older = {key for key in self._warned_older if key[1] != group}
 
     def _register(self, group: str, subscription: Subscription) -> None:
         """Register a filter; one that does not compile removes an older one."""
@@ -165,8 +173,12 @@ class FilterTable:
                 entry.expression == subscription.expression
                 and entry.expression_type == subscription.expression_type
             )
-            if version < known.version or (version == known.version and not known.is_dead):
+            if not known.is_dead and version <= known.version:
+                if version < known.version and not same:
+                    self._warn_older(known, subscription)
                 return
+            # Versions are times of clients, and clocks differ: of a group that was gone, what it
+            # comes back with counts. (RocketMQ goes on with the old one.)
             if version == known.version or same:
                 entry.version = version
                 entry.dead_ms = 0
@@ -190,6 +202,23 @@ class FilterTable:
         self._put(entry, compiled)
         _log.info(
             "group %.80s filters topic %.80s by %.200r", group, topic, subscription.expression
+        )
+
+    def _warn_older(self, known: GroupFilter, subscription: Subscription) -> None:
+        topic, group = known.entry.topic, known.entry.group
+        if (topic, group) in self._warned_older:
+            return
+        self._warned_older.add((topic, group))
+        _log.warning(
+            "group %.80s: a member filters topic %.80s by %.200r, and that is ignored: the "
+            "subscription of another one is %d ms newer by their clocks, and filters by %.200r. "
+            "All members must subscribe to the same, and their clocks agree; restart those with "
+            "the old expression; this is said once",
+            group,
+            topic,
+            subscription.expression,
+            known.version - subscription.version,
+            known.entry.expression,
         )
 
     def _compile(self, group: str, subscription: Subscription) -> SqlFilter | None:
@@ -222,6 +251,7 @@ class FilterTable:
         self._topics.setdefault(topic, {})[group] = GroupFilter(entry, compiled, test)
         self._topics_of.setdefault(group, set()).add(topic)
         self._warned.pop((topic, group), None)
+        self._warned_older.discard((topic, group))
         self.is_changed = True
 
     def _remove(self, topic: str, group: str) -> None:

@@ -94,8 +94,7 @@ class OffsetTable:
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None if there is none."""
-        queues = self._offsets.get((topic, group))
-        return None if queues is None else queues.get(queue_id)
+        return self._offsets.get((topic, group), {}).get(queue_id)
 
     def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Record where a pull ended."""
@@ -106,8 +105,7 @@ class OffsetTable:
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return where the last pull ended, or None if there was none since our start."""
-        queues = self._pulled.get((topic, group))
-        return None if queues is None else queues.get(queue_id)
+        return self._pulled.get((topic, group), {}).get(queue_id)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group back or forward, whatever its members do."""
@@ -142,11 +140,17 @@ class OffsetTable:
         return is_told or self.has_reset(group, topic, queue_id)
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Have a group be where another one is."""
+        """Have a group be where another one is; a reset of it in these queues is over."""
         queues = self._offsets.get((topic, source))
         if queues:
-            self._offsets[topic, target] = dict(queues)
-            self._touch((topic, target))
+            key = topic, target
+            for queue_id in queues:
+                self.take_reset(target, topic, queue_id)
+                self._told.end((key, queue_id))
+            self._offsets[key] = dict(queues)
+            if self.moved is not None:
+                self.moved.update((key, queue_id) for queue_id in queues)
+            self._touch(key)
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the committed offsets of a group in a topic, by queue id."""

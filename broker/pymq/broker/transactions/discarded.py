@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC
 from pymq.protocol.parking import real_place
 from pymq.protocol.record import Record, decode_record
@@ -23,6 +24,18 @@ from pymq.store.keys import Keys
 
 _log = logging.getLogger(__name__)
 
+#: The remark of an end that changed nothing.
+ENDED_BEFORE = "the transaction has ended before; that decision stands"
+#: The remark where nobody can tell.
+UNKNOWN = "the transaction is not open; whether it was discarded cannot be looked up; try again"
+#: The remark where nobody ever can.
+NO_INDEX = (
+    "the transaction is not open; without a key index (messageIndexEnable=false) this broker "
+    "cannot tell whether it was decided, or discarded after too many checks, as some were: nothing "
+    "was changed. Look for the message in its topic, and send it again if it was to be committed "
+    "and is missing; with messageIndexEnable=true transactions that are discarded from then on can "
+    "still be ended"
+)
 #: How long to wait until all messages are in the key index.
 INDEX_WAIT_S = 2.0
 #: Questions that may wait for their turn.
@@ -39,17 +52,23 @@ class DiscardedTransactions:
     """Answers whether a transaction was discarded, and is still undecided.
 
     Args:
-        keys: of the store; None without a key index: then every closed transaction counts as ended.
+        keys: of the store; None without a key index.
         wait_indexed: returns when everything that is visible now can be found by its keys.
         executor: reads the files.
+        is_any: tells whether any transaction has ever been discarded; asked without a key index.
     """
 
     def __init__(
-        self, keys: Keys | None, wait_indexed: Callable[[], Awaitable[None]], executor: Executor
+        self,
+        keys: Keys | None,
+        wait_indexed: Callable[[], Awaitable[None]],
+        executor: Executor,
+        is_any: Callable[[], bool] = lambda: True,
     ) -> None:
         self._keys = keys
         self._wait_indexed = wait_indexed
         self._executor = executor
+        self._is_any = is_any
         self._tasks = Tasks("discarded transactions")
         self._turn = asyncio.Lock()
         self._waiting_count = 0
@@ -61,7 +80,7 @@ class DiscardedTransactions:
         """Give up what is in progress; idempotent."""
         await self._tasks.close()
 
-    def ask(self, half: Record, own: Identity, act: Act) -> bool:
+    def ask(self, half: Record, own: Identity, act: Act) -> tuple[int, str] | None:
         """Look a transaction up, and have somebody act on what was found.
 
         The next one is looked up when ``act`` has returned: two decisions about one transaction
@@ -73,13 +92,17 @@ class DiscardedTransactions:
             act: gets what was found.
 
         Returns:
-            False if too many wait already; nothing happens then.
+            The response code and the remark if it cannot be looked up, and nothing happens;
+            otherwise None.
         """
+        if self._keys is None and self._is_any():
+            _log.warning("message %r: %s", own.unique_key, NO_INDEX)
+            return ResponseCode.ILLEGAL_OPERATION, NO_INDEX  # clients do not repeat it
         if self._waiting_count >= WAITING_COUNT_MAX:
-            return False
+            return ResponseCode.SYSTEM_BUSY, UNKNOWN
         self._waiting_count += 1
         self._tasks.start("look-up", self._look_up(half, own, act))
-        return True
+        return None
 
     async def _look_up(
         self, half: Record, own: Identity, act: Act
@@ -92,7 +115,7 @@ class DiscardedTransactions:
 
     async def _is_undecided(self, half: Record, own: Identity) -> bool | None:
         if self._keys is None:
-            return False
+            return False  # none has been discarded
         try:
             await asyncio.wait_for(self._wait_indexed(), INDEX_WAIT_S)
             key = own.unique_key.decode(errors="replace")

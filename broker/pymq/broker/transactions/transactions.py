@@ -22,7 +22,7 @@ from pymq.broker.log_writer import Done, LogWriter, Outcome
 from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.transactions import OpenTransactions
-from pymq.broker.transactions.discarded import DiscardedTransactions
+from pymq.broker.transactions.discarded import ENDED_BEFORE, UNKNOWN, DiscardedTransactions
 from pymq.broker.transactions.messages import TransactionalMessages
 from pymq.broker.transactions.start import find_transactions
 from pymq.clock import Clock
@@ -45,10 +45,6 @@ from pymq.store import MessageStore, PutResult, PutStatus, RecordGroup
 
 _log = logging.getLogger(__name__)
 
-#: The remark of an end that changed nothing.
-ENDED_BEFORE = "the transaction has ended before; that decision stands"
-#: The remark where nobody can tell.
-UNKNOWN = "the transaction is not open; whether it was discarded cannot be looked up; try again"
 #: Offsets of ended transactions that are remembered, so that a second end is answered quickly.
 _ENDED_COUNT = 50_000
 
@@ -240,8 +236,9 @@ class Transactions:
             self._decide(half, half.queue_offset, commit, told)
             ended(*await told.wait())
 
-        if not self._discarded.ask(half, own, act):
-            ended(ResponseCode.SYSTEM_BUSY, UNKNOWN)
+        refused = self._discarded.ask(half, own, act)
+        if refused is not None:
+            ended(*refused)
 
     def _remember(self, own: Identity | None) -> None:
         """Record that a transaction is known to have ended."""
@@ -355,8 +352,9 @@ class Transactions:
             self.table.find_copy(place.queue_offset, own)
             resumed(ResponseCode.SUCCESS, None)
 
-        if not self._discarded.ask(half, own, act):
-            resumed(ResponseCode.SYSTEM_BUSY, UNKNOWN)
+        refused = self._discarded.ask(half, own, act)
+        if refused is not None:
+            resumed(*refused)
 
     # --- cursors
 

@@ -8,9 +8,14 @@ A topic that does not exist yet is created by the first send to it: its route is
 the topic ``TBW102``, with at most the client's default number of queues. Such a route is
 *provisional*: good for sending, asked for again soon.
 
+The writable queues of an order topic are what somebody wrote into the name server's
+configuration; so what is wrong with them is said in its words.
+
 Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishInfo.
 """
 
+import functools
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,11 +24,15 @@ from pymq.protocol.bodies import ClusterInfo, MessageQueue, QueueData, TopicRout
 from pymq.protocol.codes import Permission
 from pymq.protocol.names import DEAD_LETTER_PREFIX
 
+_log = logging.getLogger(__name__)
+
 MASTER_ID = 0
 #: Of one topic on one broker. A queue is an object here, so a number out of thin air costs memory.
 QUEUE_COUNT_MAX = 65536
 #: Of one topic on all brokers.
 ROUTE_QUEUE_COUNT_MAX = 4 * QUEUE_COUNT_MAX
+#: Configurations of order topics that are remembered.
+_CONF_COUNT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Route:
         read_queues: what a consumer may read.
         addresses: broker name -> broker id -> ``host:port``.
         is_provisional: borrowed from ``TBW102``.
+        order_conf: the configuration that ``write_queues`` come from; "": they are of the brokers.
     """
 
     topic: str
@@ -43,6 +53,7 @@ class Route:
     read_queues: tuple[MessageQueue, ...]
     addresses: dict[str, dict[int, str]]
     is_provisional: bool = False
+    order_conf: str = ""
 
     def only(self, queues: Collection[MessageQueue]) -> "Route":
         """Return the part of the route that some queues need; small, to be sent elsewhere."""
@@ -65,7 +76,7 @@ class Route:
             what = "master" if broker_id == MASTER_ID else f"broker id {broker_id}"
             raise RouteNotFound(
                 f"topic {self.topic!r}: its route has no {what} of broker {broker_name!r}, found "
-                f"{_listed(self.addresses)}; is that broker running?"
+                f"{_listed(self.addresses)}; is that broker running?{self._order_advice()}"
             )
         return address
 
@@ -79,6 +90,9 @@ class Route:
         if not known:
             return self.address(broker_name, broker_id)  # raises
         return known.get(broker_id) or known.get(MASTER_ID) or known[min(known)]
+
+    def _order_advice(self) -> str:
+        return f" Or {_order_text(self.topic, self.order_conf)}" if self.order_conf else ""
 
     def masters(self) -> dict[str, str]:
         """Return broker name -> master address, of the brokers that have one."""
@@ -94,8 +108,9 @@ def existing_route(topic: str, found: TopicRoute) -> Route:
         RemoteProtocolError: it has more queues than a topic can have.
     """
     addresses = _addresses(found)
-    if found.order_topic_conf:
-        write_queues = _ordered_queues(topic, found.order_topic_conf)
+    order_conf = found.order_topic_conf or ""
+    if order_conf:
+        write_queues = _ordered_queues(topic, order_conf)
     else:
         write_queues = _write_queues(topic, found.queues, addresses)
     readable = _queues(
@@ -106,7 +121,7 @@ def existing_route(topic: str, found: TopicRoute) -> Route:
             if data.perm & Permission.READ and addresses.get(data.broker_name)
         ),
     )
-    return Route(topic, write_queues, tuple(sorted(readable)), addresses)
+    return Route(topic, write_queues, tuple(sorted(readable)), addresses, order_conf=order_conf)
 
 
 def provisional_route(topic: str, template: TopicRoute, queue_count_max: int) -> Route:
@@ -171,13 +186,35 @@ def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
     away keeps its queues, so that the choice of a queue by key does not change. Its master must
     be known to send.
     """
-    counts = []
-    for part in conf.split(";"):
-        name, _, count = part.partition(":")
+    counts, _ = _order_counts(topic, conf)
+    return tuple(_queues(topic, counts))
+
+
+@functools.lru_cache(_CONF_COUNT)  # so that it warns once
+def _order_counts(topic: str, conf: str) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
+    """Return broker and number of queues of each part, and the parts that say neither."""
+    counts, wrong = [], []
+    for part in filter(None, map(str.strip, conf.split(";"))):
+        name, _, count = map(str.strip, part.partition(":"))
         if name and count.isascii() and count.isdigit():
             # Nine digits are too many queues, and int() refuses thousands of them.
             counts.append((name, int(count.lstrip("0")[:9] or "0")))
-    return tuple(_queues(topic, counts))
+        else:
+            wrong.append(part)
+    if wrong:
+        _log.warning("topic %r: %s", topic, _order_text(topic, conf, wrong))
+    return tuple(counts), tuple(wrong)
+
+
+def _order_text(topic: str, conf: str, wrong: Sequence[str] = ()) -> str:
+    """Say where the queues of an order topic come from, and what is wrong there."""
+    parts = f"; not so: {', '.join(map(repr, wrong))}" if wrong else ""
+    return (
+        f"correct the name server's configuration of order topics, namespace ORDER_TOPIC_CONFIG, "
+        f"key {topic!r}: it says {conf[:200]!r}, expected 'broker-a:4;broker-b:4', a broker and "
+        f"its number of queues each{parts} (mqadmin updateOrderConf; orderMessageEnable=true there "
+        "hands it out)"
+    )
 
 
 def _listed(addresses: dict[str, dict[int, str]]) -> str:
@@ -273,6 +310,12 @@ def not_a_name_server(address: str, *, is_broker: bool) -> ConfigurationError:
 
 def no_write_queue(route: Route) -> RouteNotFound:
     """Return the error for a topic whose route has nothing to send to."""
+    if route.order_conf:
+        wrong = _order_counts(route.topic, route.order_conf)[1]
+        return RouteNotFound(
+            f"topic {route.topic!r}: it is an order topic without a queue; "
+            f"{_order_text(route.topic, route.order_conf, wrong)}"
+        )
     return RouteNotFound(
         f"topic {route.topic!r}: no queue can be written to; brokers: {_listed(route.addresses)}; "
         "a master must be running (broker id 0), and topic and broker must have the W permission"

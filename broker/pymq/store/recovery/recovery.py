@@ -37,11 +37,12 @@ from pymq.store.log.torn_tail import RECOVERED_NAME, TornTail
 from pymq.store.progress import OnProgress
 from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_table import QueueKey, QueueTable
+from pymq.store.recovery.end_check import LogEndMissing, check_clean_stop, check_flushed
 from pymq.store.recovery.index_resumption import IndexResumption
 from pymq.store.recovery.queue_repair import OlderNeeded, QueueRepair, is_adjacent
 from pymq.store.recovery.unsupported_formats import check_kind
-from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
-from pymq.store.state.clean_stop import NAME, CleanStop
+from pymq.store.state.checkpoint import AbortMarker, Checkpoint
+from pymq.store.state.clean_stop import CleanStop
 
 _log = logging.getLogger(__name__)
 
@@ -286,33 +287,20 @@ class Recovery:
         checkpoint, stop = self._checkpoint, self._clean_stop
         # A RocketMQ slave may have had the store since, and have cut log and queues.
         is_cut = checkpoint.is_foreign and not (self._clean and covered > end)
-        if end < stop.log_end and not is_cut and self._store_timestamp <= stop.store_timestamp:
-            paths = ", ".join(map(str, self._config.log_paths))
-            raise CorruptRecord(
-                f"{paths}: the log ends at physical offset {end}, but reached "
-                f"{stop.log_end} at its last clean stop: a file is missing (is its "
-                "disk mounted?) or damaged. Restore it from a copy or a slave; to give up what is "
-                f"missing, remove {self._config.root_path / NAME}"
-            )
+        newest_ms = self._store_timestamp
+        if not is_cut:
+            check_clean_stop(self._config, stop, end=end, newest_ms=newest_ms)
         later = self._tail.first_record(end)
         if later is not None and not self._stale(later) and self._was_safe(later, covered):
             segment = self._log.segments.find(end)
-            raise CorruptRecord(
+            raise LogEndMissing(
                 f"{segment.path}: no valid record at position {end - segment.first} (physical "
                 f"offset {end}), but a valid one that was safe on the disk follows at physical "
-                f"offset {later.physical_offset}. The file was changed, by the disk or by hand. "
+                f"offset {later.physical_offset}. The file was changed, by the disk or by hand",
                 "Restore it from a copy or a slave; to give up everything after it, zero the file "
-                "from that position on and remove the later files"
+                "from that position on and remove the later files",
             )
-        if end < checkpoint.flushed_end and self._store_timestamp <= checkpoint.log_timestamp:
-            segments = self._log.segments
-            path = segments.find(min(end, segments[-1].end - 1)).path if len(segments) else None
-            raise CorruptRecord(
-                f"{path or self._config.log_paths[0]}: the log ends at physical offset {end}, but "
-                f"was safe on the disk up to {checkpoint.flushed_end}: its last records are "
-                "damaged or missing. Restore the file from a copy or a slave; to give up what is "
-                f"after {end}, remove {self._config.root_path / CHECKPOINT_NAME}"
-            )
+        check_flushed(self._config, self._log.segments, checkpoint, end=end, newest_ms=newest_ms)
 
     def _was_safe(self, record: Record, covered: int) -> bool:
         """Return whether a record after the end was on the disk before the last stop."""

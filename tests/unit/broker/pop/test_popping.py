@@ -7,6 +7,7 @@ import pytest
 
 from pymq.broker.pop.popping import Popped, Popping, PopRules, Wanted
 from pymq.broker.pop.progress import PopProgress
+from pymq.broker.state.filter_turns import TurnBudget
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.order_info import OrderTable
 from pymq.clock import Clock
@@ -80,7 +81,7 @@ def test_what_is_deleted_meanwhile_gets_no_offset(
         orders=OrderTable(Clock()),
         take_reset=lambda queue: True,
     )
-    popped = Popped()
+    popped = Popped(TurnBudget(1))
     wanted = Wanted(
         topic="T", group="g", queue_id=-1, count_max=8, init_mode=1, selection=EVERYTHING
     )

@@ -112,13 +112,51 @@ def test_groups_leave_and_come_back() -> None:
     found = filters.find("T", "g")
     assert found is not None and found.is_dead and found.entry.dead_ms == clock.now_ms
     filters.subscribe("g", [sql("a > 5", 2)])
-    assert found.is_dead
+    assert not found.is_dead and found.version == 2
     filters.subscribe("g", [sql("a > 5", 3)])
     assert not found.is_dead
     other = filters.find("U", "g")
     assert other is not None and other.is_dead, "the topic was given up"
     filters.subscribe("g", [sql("a > 5", 3), sql("a > 6", 4, topic="U")])
     assert not other.is_dead
+
+
+def test_a_group_that_comes_back_with_another_filter_and_a_clock_behind_gets_it() -> None:
+    filters = table(FakeClock())
+    filters.subscribe("g", [sql("a < 5", 1_000)])
+    filters.unsubscribe("g")
+    filters.subscribe("g", [sql("a >= 5", 1)])
+    found = filters.find("T", "g")
+    assert found is not None and not found.is_dead
+    assert (found.entry.expression, found.version) == ("a >= 5", 1)
+
+
+def test_an_older_filter_of_a_group_that_is_there_is_ignored_and_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    filters = table(FakeClock())
+    filters.subscribe("g", [sql("a < 5", 1_000)])
+    for _ in range(2):
+        filters.subscribe("g", [sql("a < 5", 999)])  # the same says nothing
+        assert not caplog.messages
+    for other in ("a >= 5", "a > 4", "a >= 5"):
+        filters.subscribe("g", [sql(other, 1)])
+    assert expression(filters) == "a < 5"
+    (warning,) = caplog.messages
+    assert "group g" in warning and "'a >= 5'" in warning and "999 ms newer" in warning
+    filters.subscribe("g", [sql("a > 4", 2_000)])
+    filters.subscribe("g", [sql("a >= 5", 1)])
+    assert len(caplog.messages) == 2
+
+
+def test_a_costly_filter_is_not_evaluated_where_messages_are_stored() -> None:
+    filters = table(FakeClock())
+    filters.subscribe("g", [sql(" OR ".join(f"'{number}' = a" for number in range(100)))])
+    assert filters.weight_of("g") > 100 and filters.weight_of("h") == 1
+    found = filters.find("T", "g")
+    assert found is not None
+    bits = filters.bit_map("T", stored(a="x"))
+    assert bits is not None and found.bit_maps.may_match(bits)
 
 
 def test_the_filters_of_groups_that_do_not_come_back_are_forgotten() -> None:

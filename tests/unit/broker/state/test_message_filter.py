@@ -50,3 +50,58 @@ def test_values_are_not_mistaken_for_names() -> None:
     assert many([b"b\x01a\x02", b"ba\x01x\x02", b"a\x01x\x02", b"", b"b\x01\x02a\x01y"]) == [
         True, True, False, True, False,
     ]  # fmt: skip
+
+
+class Work:
+    """The time that this thread has used, as a test has it pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr("pymq.broker.state.message_filter.thread_time", self.read)
+        self.reads = 0
+
+    def read(self) -> float:
+        self.reads += 1
+        return self.now_s
+
+
+def numbered(count: int) -> list[bytes]:
+    return [encode_properties({"n": f"x{number}"}) for number in range(count)]
+
+
+def test_a_filter_that_takes_long_decides_a_few_messages_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Work(monkeypatch)
+    many = MessageFilter(compile_sql92(" OR ".join(f"'x{number}' = n" for number in range(4_000))))
+    select = many.compiled.select
+
+    def slow_select(properties: dict[str, str]) -> bool:
+        work.now_s += 0.0015
+        return select(properties)
+
+    class Slow:
+        names, expression, weight = many.compiled.names, "", many.compiled.weight
+
+        def select(self, properties: dict[str, str]) -> bool:
+            return slow_select(properties)
+
+    many.compiled = Slow()  # type: ignore[assignment]
+    messages = numbered(40)
+    verdicts: list[bool] = []
+    while len(verdicts) < len(messages):
+        assert not many.slow_ms or len(verdicts) >= 32
+        found = many(messages[len(verdicts) :])
+        assert 1 <= len(found) <= 2
+        verdicts += found
+    assert verdicts == [True] * 40
+    assert many.slow_ms == pytest.approx(1.5)
+
+
+def test_a_usual_filter_decides_all_of_them_without_a_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Work(monkeypatch)
+    many = MessageFilter(compile_sql92("n = 'x1' OR n CONTAINS '7' AND m IS NULL"))
+    assert len(many(numbered(256))) == 256
+    assert (work.reads, many.slow_ms) == (0, 0.0)

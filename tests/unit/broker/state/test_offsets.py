@@ -53,6 +53,8 @@ def test_offsets_resets_and_pulls_against_a_model(seed: int) -> None:
                     for one in [one for one in offsets if one[:2] == (target, topic)]:
                         del offsets[one]
                     offsets |= copied
+                    for one in copied:
+                        resets.pop(one, None)
         assert table.find(*key) == offsets.get(key)
         if chance.random() < 0.1:
             body = table.body()
@@ -433,3 +435,16 @@ def test_what_is_committed_is_known_from_a_file_or_a_master() -> None:
     told.take_changes(new.changes(None), "a.0")
     copied.take_over(new.body())
     assert [one.is_known for one in (new, saved, told, copied)] == [False, True, True, True]
+
+
+def test_a_clone_ends_what_its_target_was_told_of_a_reset_and_is_known_to_have_moved() -> None:
+    table = OffsetTable()
+    table.moved = set()
+    table.commit("g", "T", 0, 8)
+    table.reset("h", "T", 0, 1)
+    assert table.take_reset("h", "T", 0) == 1
+    assert table.is_overtaken("h", "T", 0, 5)
+    table.moved.clear()
+    table.clone("g", "h", "T")
+    assert table.moved == {(("T", "h"), 0)}
+    assert not table.is_overtaken("h", "T", 0, 5)

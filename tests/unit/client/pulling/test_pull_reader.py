@@ -13,6 +13,7 @@ from pymq.client.group.inbox import FlowLimits
 from pymq.client.group.reader_parts import ReaderParts
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.told_offsets import ToldOffsets
+from pymq.client.group.unread import UnreadQueues
 from pymq.client.operations import Pull, PullResult, PullStatus
 from pymq.client.pulling.pull_buffer import PullBuffer
 from pymq.client.pulling.pull_reader import PullReader
@@ -49,7 +50,7 @@ def reader_of(broker: Any, offsets: type[BrokerOffsets]) -> PullReader:
             inbox=buffer,
             offsets=lambda queue: offsets("g", queue, broker),
             on_undecodable=lambda _: None,
-            troubles=SaidOnce(logging.getLogger("test")),
+            unread=UnreadQueues("g", SaidOnce(logging.getLogger("test"))),
         ),
         subscription=Subscription(topic="T"),
         start=StartPolicy.of("earliest"),
