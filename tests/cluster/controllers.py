@@ -16,6 +16,8 @@ from pymq.protocol.command import Command
 from pymq.protocol.controller import RegisterReplicaRequest
 
 DEADLINE_S = 60.0
+#: So that a machine that is busy for a moment makes nobody silent.
+SILENCE_MS = 2_000
 
 FAILED = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
 INVALID_ID = ResponseCode.CONTROLLER_BROKER_ID_INVALID

@@ -29,12 +29,15 @@ from pymq.protocol.command import Command
 from pymq.store import StoreConfig
 
 
-def broker_on(root: Path, controller: str, name_server: str) -> Broker:
+def broker_on(
+    root: Path, controller: str, name_server: str, *, silence_ms: int = 300
+) -> Broker:
+    """Return a broker that is taken for dead when it is silent for that long."""
     settings = {
         **PATIENT,
         "term_interval_ms": 50,
         "controller_heartbeat_ms": 100,
-        "controller_timeout_ms": 300,
+        "controller_timeout_ms": silence_ms,
     }
     return Broker(
         BrokerConfig(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.controlled_broker import ControlledBroker
-from tests.cluster.controllers import DEADLINE_S, awaited, running
+from tests.cluster.controllers import DEADLINE_S, SILENCE_MS, awaited, running
 from tests.cluster.test_controller_copies import (
     answers,
     broker_on,
@@ -55,7 +55,7 @@ async def slave_in_sync(
     name_server = NameServer(NamesrvConfig(host="127.0.0.1", port=0))
     await name_server.start()
     async with (
-        running(folder / "controller", heartbeat_timeout_ms=300, **settings) as controller,
+        running(folder / "controller", heartbeat_timeout_ms=SILENCE_MS, **settings) as controller,
         ControlledBroker(controller.address) as master,
         ControlledBroker(controller.address) as other,
     ):
@@ -64,7 +64,9 @@ async def slave_in_sync(
         assert (await master.elect()).code == 0
         await other.join()
         other.begin_to_beat()
-        broker = broker_on(folder / "store", controller.address, name_server.address)
+        broker = broker_on(
+            folder / "store", controller.address, name_server.address, silence_ms=SILENCE_MS
+        )
         try:
             await broker.start()
             assert await answers(broker)

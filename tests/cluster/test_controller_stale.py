@@ -22,7 +22,7 @@ from pymq.controller import Controller, claims
 from pymq.controller.liveness import BEAT_COUNT
 
 #: Silence after which a broker is gone here.
-SILENCE_MS = 300
+SILENCE_MS = 1_000
 SETTINGS = {"heartbeat_timeout_ms": SILENCE_MS}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.controlled_broker import NAME, ControlledBroker
-from tests.cluster.controllers import DEADLINE_S, awaited, running
+from tests.cluster.controllers import DEADLINE_S, SILENCE_MS, awaited, running
 from tests.cluster.test_controller_copies import broker_on, wait_answers
 from tests.cluster.test_log_ends_told import send
 
@@ -40,14 +40,16 @@ async def two_slaves(
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
         name_server = await enter(named())
-        controller = await enter(running(folder / "controller", heartbeat_timeout_ms=300))
+        controller = await enter(running(folder / "controller", heartbeat_timeout_ms=SILENCE_MS))
         master = await enter(ControlledBroker(controller.address))
         await master.join()
         master.begin_to_beat()
         assert (await master.elect()).code == 0
         brokers = []
         for number in (2, 3):
-            broker = broker_on(folder / f"{number}", controller.address, name_server)
+            broker = broker_on(
+                folder / f"{number}", controller.address, name_server, silence_ms=SILENCE_MS
+            )
             opened.push_async_callback(broker.close)
             await broker.start()
             brokers.append(broker)
@@ -142,16 +144,20 @@ async def test_a_broker_without_its_log_is_not_elected(tmp_path: Path) -> None:
     """It does not even register: a new epoch, with it alone in sync, would be there for good."""
     async with (
         named() as name_server,
-        running(tmp_path / "controller", heartbeat_timeout_ms=300) as controller,
+        running(tmp_path / "controller", heartbeat_timeout_ms=SILENCE_MS) as controller,
         ControlledBroker(controller.address) as asking,
     ):
-        broker = broker_on(tmp_path / "store", controller.address, name_server)
+        broker = broker_on(
+            tmp_path / "store", controller.address, name_server, silence_ms=SILENCE_MS
+        )
         await broker.start()
         await send(broker, 1)
         await broker.close()
         await asking.wait_master(None, 2)
         (tmp_path / "store" / "commitlog").rename(tmp_path / "elsewhere")
-        broker = broker_on(tmp_path / "store", controller.address, name_server)
+        broker = broker_on(
+            tmp_path / "store", controller.address, name_server, silence_ms=SILENCE_MS
+        )
         with pytest.raises(CorruptRecord, match="is its disk mounted") as caught:
             await broker.start()
         await broker.close()
@@ -163,7 +169,9 @@ async def test_a_broker_without_its_log_is_not_elected(tmp_path: Path) -> None:
         assert (found.master_broker_id, found.master_epoch) == (None, 2)
         # With its log it is the master again.
         (tmp_path / "elsewhere").rename(tmp_path / "store" / "commitlog")
-        broker = broker_on(tmp_path / "store", controller.address, name_server)
+        broker = broker_on(
+            tmp_path / "store", controller.address, name_server, silence_ms=SILENCE_MS
+        )
         await broker.start()
         await asking.wait_master(1, 3)
         await broker.close()
