@@ -42,7 +42,7 @@ _EXAMPLES = {
     "nameServer": '.option("nameServer", "127.0.0.1:9876")',
 }
 #: In the names of options whose values must not be told.
-_SECRET = re.compile("key|secret|passw|token|jaas|credential")
+_SECRET = re.compile("key|secret|pass|pas+w|ps?w[or]*d|token|jaas|cred|auth")
 #: Longest name of a sink.
 NAME_MAX = 255
 #: Clients wait less than a day.

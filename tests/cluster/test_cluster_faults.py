@@ -209,7 +209,7 @@ def test_a_full_disk_ends_with_its_cluster() -> None:
     with cluster, blocking.Producer(cluster.name_server) as producer:
         with cluster.broker().disk_full():
             pass
-        producer.send(Message("T", b"x"), deadline_s=5)
+        producer.send(Message("T", b"x"), deadline_s=DEADLINE_S)
 
 
 def test_one_full_disk_of_two() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from tests.cluster.played import closed_address
@@ -16,6 +17,9 @@ from pymq.cli import group_diagnosis
 from pymq.cli.findings import Finding, State
 from pymq.cli.group_diagnosis import GroupDiagnosis
 from pymq.cli.main import main
+from pymq.client import operations
+from pymq.client.sockets.bulk_client import BulkClient
+from pymq.errors import ConnectionFailed
 from pymq.protocol.bodies import GroupConfig, MessageQueue
 from pymq.protocol.message import Message
 from pymq.testing import Cluster, wait_until
@@ -200,6 +204,125 @@ def test_a_group_that_may_not_consume(cluster: Cluster, follow: Follow) -> None:
         follow(command)
         (on,) = admin.groups.config("billing").values()
     assert on.consume_enable and on.consume_message_orderly and on.retry_max_times == 3
+
+
+def updated_as_mqadmin(command: str) -> tuple[str, GroupConfig]:
+    """Return where ``mqadmin updateSubGroup`` sends what; Java: UpdateSubGroupSubCommand."""
+    name, verb, *words = shlex.split(command)
+    assert (name, verb) == ("mqadmin", "updateSubGroup")
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    address = given.pop("-b")
+    # Its own defaults: these two are off.
+    config = GroupConfig(
+        group=given.pop("-g"), consume_from_min_enable=False, consume_broadcast_enable=False
+    )
+    fields = {
+        "-s": "consume_enable",
+        "-m": "consume_from_min_enable",
+        "-d": "consume_broadcast_enable",
+        "-o": "consume_message_orderly",
+        "-q": "retry_queue_count",
+        "-r": "retry_max_times",
+        "-i": "broker_id",
+        "-w": "which_broker_when_consume_slowly",
+        "-a": "notify_consumer_ids_changed_enable",
+    }
+    for option, value in given.items():
+        if option == "-p":
+            config.retry_policy = json.loads(value)
+        elif option == "--attributes":
+            config.attributes = dict(pair[1:].split("=") for pair in value.split(","))
+        else:
+            number = {"true": True, "false": False}.get(value)
+            setattr(config, fields[option], int(value) if number is None else number)
+    return address, config
+
+
+def own_settings(cluster: Cluster, configs: dict[str, GroupConfig]) -> dict[str, str]:
+    """Give brokers settings of a group of their own; return their addresses."""
+    with BulkClient((cluster.name_server,)) as client:
+        info = client.cluster_info()
+        addresses = {name: one.addresses[0] for name, one in info.brokers.items()}
+        for name, config in configs.items():
+            client.ask(addresses[name], operations.update_group(config))
+    return addresses
+
+
+def test_brokers_whose_settings_of_a_group_differ_keep_them() -> None:
+    """Only that it may not consume is changed, at the broker where it may not."""
+    off = GroupConfig(
+        group="billing",
+        consume_enable=False,
+        consume_broadcast_enable=False,
+        retry_max_times=-1,
+        retry_queue_count=2,
+        which_broker_when_consume_slowly=2,
+        notify_consumer_ids_changed_enable=False,
+        retry_policy={"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}},
+    )
+    on = GroupConfig(group="billing", retry_max_times=9, consume_message_orderly=True)
+    with Cluster(brokers=2) as cluster:
+        addresses = own_settings(cluster, {"broker-a": off, "broker-b": on})
+        finding = diagnosis(cluster, "billing", None)[0]
+        assert finding.text == "'billing' may not consume on broker-a"
+        address, config = updated_as_mqadmin(finding.advice)
+        assert address == addresses["broker-a"]
+        own_settings(cluster, {"broker-a": config})
+        with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
+            found = admin.groups.config("billing")
+        assert found == {"broker-a": replace(off, consume_enable=True), "broker-b": on}
+
+
+def test_mqadmin_is_told_the_whole_name_of_a_group_in_a_namespace(cluster: Cluster) -> None:
+    own_settings(
+        cluster,
+        {"broker-a": GroupConfig(group="shop%b", consume_enable=False, retry_max_times=-1)},
+    )
+    network = Network(namespace="shop")
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S, network=network) as admin:
+        finding = next(GroupDiagnosis(admin, "b", None, WATCH_S, network).run())
+    assert finding.text == "'b' may not consume on broker-a"
+    assert updated_as_mqadmin(finding.advice)[1].group == "shop%b"
+
+
+def test_settings_that_a_command_cannot_keep_are_named(cluster: Cluster) -> None:
+    off = GroupConfig(group="billing", consume_enable=False, consume_timeout_minute=3)
+    own_settings(cluster, {"broker-a": off})
+    finding = diagnosis(cluster, "billing", None)[0]
+    assert finding.advice.startswith("mqadmin updateSubGroup -b ")
+    assert finding.advice.endswith(" (it resets consumeTimeoutMinute)")
+
+
+def test_a_group_that_may_not_consume_on_a_broker_of_an_unknown_cluster(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command for all clusters would change other brokers, too."""
+
+    def fail(_: blocking.Admin) -> None:
+        raise ConnectionFailed("no name server")
+
+    own_settings(cluster, {"broker-a": GroupConfig(group="billing", consume_enable=False)})
+    monkeypatch.setattr(blocking.Admin, "cluster", fail)
+    finding = diagnosis(cluster, "billing", None)[0]
+    assert finding.text.startswith("'billing' may not consume on broker-a; where they are: no na")
+    assert "pymq" not in finding.advice
+
+
+def test_dead_letters_that_nobody_may_read(cluster: Cluster, follow: Follow) -> None:
+    """Older releases of RocketMQ make their topic so: write only."""
+    send(cluster)
+    with blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin:
+        admin.topics.create("%DLQ%billing", queue_count=1, perm=2)
+    with blocking.Consumer(cluster.name_server, "billing").subscribe("orders") as consumer:
+        next(consumer.messages()).reject("no such customer")
+        wait_until(lambda: cluster.lag("billing", "orders") == 0, timeout_s=LIMIT_S)
+        _, dead, _ = diagnosis(cluster, "billing")
+    permit, tail, copy = commands(dead.advice)
+    assert permit.startswith("pymq topic update %DLQ%billing --perm 6 ")
+    follow(permit.removesuffix(" lets them be read"))
+    assert "no such customer" in follow(f"{tail} -o json")
+    follow(copy)
+    assert len(cluster.messages("orders")) == 2
 
 
 def test_a_broker_that_permits_too_little(

@@ -108,8 +108,13 @@ class Diagnosis:
                 else:
                     yield from self._look_at_topic(admin, self._topic, route)
             if self._group is not None:
-                of = self._group, self._topic, self._watch_s, self._network.unwrap
-                yield from GroupDiagnosis(admin, *of).run()
+                yield from GroupDiagnosis(
+                    admin,
+                    self._group,
+                    self._topic,
+                    self._watch_s,
+                    network=self._network,
+                ).run()
 
     # --- name servers
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pymq.cli import output
-from pymq.cli.broker_settings import broker_settings
 from pymq.cli.findings import Finding, State, acl_advice
+from pymq.cli.group_commands import created_again, enabled_alone, is_made_alike
+from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.group.group_progress import QueueLag
 from pymq.client.group.group_watch import wanted
 from pymq.client.threaded.admin import Admin
@@ -42,12 +44,15 @@ class _Kept:
         count: how many.
         newest_ms: when the newest was stored.
         queue, offset: where it is.
+        is_hidden: is some of them where nobody may read? Older releases of RocketMQ make topics of
+            dead letters so.
     """
 
     count: int
     newest_ms: int
     queue: MessageQueue
     offset: int
+    is_hidden: bool
 
     @property
     def is_recent(self) -> bool:
@@ -66,7 +71,7 @@ class GroupDiagnosis:
         group: which.
         topic: that it should read; ``None``: whatever it reads.
         watch_s: how long lag is watched before it is said to stand.
-        named: what a topic or group that brokers call so is called in the namespace.
+        network: of the admin, with its namespace.
     """
 
     def __init__(
@@ -75,13 +80,13 @@ class GroupDiagnosis:
         group: str,
         topic: str | None,
         watch_s: float,
-        named: Callable[[str], str] = str,
+        network: Network = PLAIN,
     ) -> None:
         self._admin = admin
         self._group = group
         self._topic = topic
         self._watch_s = watch_s
-        self._named = named
+        self._network = network
 
     def run(self) -> Iterator[Finding]:
         """Yield what is found."""
@@ -127,24 +132,31 @@ class GroupDiagnosis:
 
     def _disabled(self, configs: dict[str, GroupConfig]) -> Iterator[Finding]:
         """Look at whether brokers let the group consume."""
-        off: dict[str, list[str]] = {}
-        for name in (name for name, config in configs.items() if not config.consume_enable):
-            try:
-                cluster = broker_settings(self._admin, name).get("brokerClusterName", "")
-            except PymqError:
-                cluster = ""
-            off.setdefault(cluster, []).append(name)
-        for cluster, names in off.items():
-            config = configs[names[0]]
-            options = f" --retries {config.retry_max_times}"
-            options += " --orderly" if config.consume_message_orderly else ""
-            options += f" --cluster {cluster}" if cluster else ""
-            yield Finding(
-                "group",
-                State.WRONG,
-                f"{self._group!r} may not consume on {', '.join(names)}",
-                f"pymq group create {self._group}{options}, which sets all its settings",
-            )
+        off = [name for name, config in configs.items() if not config.consume_enable]
+        if not off:
+            return
+        try:
+            info = self._admin.cluster()
+        except PymqError as error:
+            text = f"{self._group!r} may not consume on {', '.join(off)}; where they are: {error}"
+            yield Finding("group", State.WRONG, text, acl_advice(error))
+            return
+        cluster_of = {name: one for one, names in info.clusters.items() for name in names}
+        for cluster in sorted({cluster_of.get(name, "") for name in off}):
+            there = [name for name in configs if cluster_of.get(name, "") == cluster]
+            names = [name for name in there if name in off]
+            first = configs[there[0]]
+            if cluster and all(is_made_alike(first, configs[name]) for name in there):
+                advice = created_again(self._group, first, cluster)
+            else:
+                known = {name: one.addresses.get(MASTER_ID) for name, one in info.brokers.items()}
+                whole = self._network.wrap(self._group)  # mqadmin knows no namespaces
+                advice = "; ".join(
+                    enabled_alone(whole, configs[name], known.get(name) or f"ADDRESS_OF_{name}")
+                    for name in names
+                )
+            text = f"{self._group!r} may not consume on {', '.join(names)}"
+            yield Finding("group", State.WRONG, text, advice)
 
     def _subscriptions(self, members: ConsumerConnections) -> Iterator[Finding]:
         """Ask the members: a broker knows only what the latest heartbeat of any of them said."""
@@ -197,11 +209,12 @@ class GroupDiagnosis:
         if dead is not None:
             own = [one for one in members.subscriptions if not is_retry_topic(one)]
             topic = own[0] if len(own) == 1 else "TOPIC"
+            hidden = f"pymq topic update {given_up} --perm 6 lets them be read; " * dead.is_hidden
             yield Finding(
                 "group",
                 State.WRONG if dead.is_recent else State.NOTE,
                 f"{group!r} gave up messages: {dead} in {given_up}{self._about(dead)}",
-                f"see which: pymq tail {given_up}; once their cause is mended, send them "
+                f"{hidden}see which: pymq tail {given_up}; once their cause is mended, send them "
                 f"again: pymq copy {given_up} {topic}",
             )
 
@@ -209,6 +222,7 @@ class GroupDiagnosis:
         """Return what is in a topic of the group; ``None``: nothing."""
         try:
             bounds = self._admin.topics.status(topic)
+            readable = self._admin.topics.route(topic).read_queues
         except RouteNotFound:
             return None
         filled = [one for one in bounds.items() if one[1].max_offset > one[1].min_offset]
@@ -216,7 +230,8 @@ class GroupDiagnosis:
             return None
         queue, last = max(filled, key=lambda one: one[1].last_update_timestamp_ms)
         count = sum(one.max_offset - one.min_offset for _, one in filled)
-        return _Kept(count, last.last_update_timestamp_ms, queue, last.max_offset - 1)
+        is_hidden = any(one not in readable for one, _ in filled)
+        return _Kept(count, last.last_update_timestamp_ms, queue, last.max_offset - 1, is_hidden)
 
     def _about(self, kept: "_Kept") -> str:
         """Return where the newest of some messages is from, and why it is there."""
@@ -226,7 +241,8 @@ class GroupDiagnosis:
             return ""  # it may have gone meanwhile
         topic, reason = newest.get(RETRY_TOPIC), newest.get(DEAD_LETTER_REASON)
         if topic is not None:
-            topic = self._named(popped_topic(self._named(topic), self._group))
+            unwrap = self._network.unwrap
+            topic = unwrap(popped_topic(unwrap(topic), self._group))
         return (f", of topic {topic}" if topic else "") + (f": {reason}" if reason else "")
 
     def _lags(self) -> list[QueueLag]:

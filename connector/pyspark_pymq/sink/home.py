@@ -270,9 +270,17 @@ def _find(
 def _address(name: str, masters: Mapping[str, str], identity: BatchIdentity) -> str:
     address = masters.get(name)
     if address is None:
+        there = ", ".join(sorted(masters)) or "none"
+        if not identity.is_lasting:
+            raise RouteNotFound(
+                f"{identity} goes to broker {name}, which no name server knows; there are {there}. "
+                "Start that broker; or run the job again: another broker is chosen, unless option "
+                "sinkBroker names this one. If a task failed so, nothing was published; if the "
+                "job failed when all tasks were done, look first whether its rows are there"
+            )
         raise RouteNotFound(
             f"sink {identity.sink} is at broker {name}, which no name server knows; there are "
-            f"{', '.join(sorted(masters)) or 'none'}. Start that broker. If it is gone for good, "
+            f"{there}. Start that broker. If it is gone for good, "
             "name another one with option sinkBroker: what of the last batch is there already will "
             "be there twice"
         )

@@ -267,7 +267,8 @@ def test_errors_of_the_source(changed: dict[str, str | None], pieces: list[str])
 @pytest.mark.parametrize(
     "name",
     ["password", "secretKey", "accessKeyId", "sslTruststorePassword", "authToken",
-     "kafka.sasl.jaas.config", "db_passwd", "credentials"],
+     "kafka.sasl.jaas.config", "db_passwd", "credentials", "db_pwd", "sslPwd", "pasword",
+     "pswd", "passphrase", "basic.auth.user.info"],
 )  # fmt: skip
 def test_what_may_be_a_secret_is_not_told(name: str) -> None:
     """Options that were meant for another connector; errors end up in the driver's log."""

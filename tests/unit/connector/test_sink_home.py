@@ -26,7 +26,7 @@ from pymq.protocol.sink_bodies import SinkRow
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.sink import home, identity
-from pyspark_pymq.sink.home import SinkHome, find_home
+from pyspark_pymq.sink.home import SinkHome, find_again, find_home
 from pyspark_pymq.sink.identity import BatchIdentity, of_job
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.plan import SinkPlan
@@ -309,6 +309,21 @@ def test_the_driver_chooses_for_all_tasks_of_such_a_write(
     writer = PymqBatchWriter(OPTIONS, {"body": "body"})  # no name server has told of the topic
     writer.choose_home()
     assert writer._home is None and len(bed.calls) == calls
+
+
+@pytest.mark.parametrize("options", [OPTIONS, AT_A], ids=["any", "the user's"])
+def test_the_broker_of_such_a_write_that_is_gone(bed: Bed, options: SinkOptions) -> None:
+    """Nothing of the write is anywhere else; of a sink that lasts, its last batch may be there."""
+    chosen = find(bed, JOB, options)
+    assert chosen is not None
+    bed.unrouted = {chosen.broker}
+    with pytest.raises(RouteNotFound, match=r"or run the job again: another .* is chosen") as gone:
+        find_again(Client(bed), JOB, chosen, Attempts(bed))  # type: ignore[arg-type]
+    assert "there twice" not in str(gone.value)
+    with pytest.raises(RouteNotFound, match="what of the last batch is there already"):
+        find_again(Client(bed), LATER, chosen, Attempts(bed))  # type: ignore[arg-type]
+    if options is OPTIONS:
+        assert find(bed, JOB) not in (None, chosen)
 
 
 # ------------------------------------------------------------------------ a sink nobody knows

@@ -1,7 +1,8 @@
-"""Masters that refuse what masters do: how often to look whether they still are masters, pure.
+"""Masters that refuse what masters do: when to ask name servers who is the master, pure.
 
-One that became a slave without a restart keeps its connections, and refuses with codes that a
-master has, too, when it is only busy: for moments, or for hours.
+A master that became a slave without a restart keeps its connections. The codes with which it
+refuses are those of a master that is only busy, for moments or for hours. So each refusal may be
+a reason to look, and most are none.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 #: ``WAIT_SHARE`` of the time for which it has refused by then.
 LOOK_FIRST_S = 0.2
 WAIT_SHARE = 0.25
-#: One that has been busy for hours may become a slave at last: it is looked at least this often,
+#: A master that has been busy for hours may become a slave at last: we look at least this often,
 #: which costs one route each time.
 LOOK_MAX_S = 5.0
-#: A master that has refused nothing for this long is looked at as if it had never refused.
+#: One that has refused nothing for this long counts as one that never did.
 OVER_S = 30.0
 
 
@@ -25,14 +26,17 @@ class _Refusals:
 
 
 class RefusingMasters:
-    """Since when which addresses refuse. Times are the caller's monotonic clock, in seconds.
+    """Which masters refuse, by address, and when it was looked for others in their place.
+
+    Times are the caller's monotonic clock, in seconds.
 
     Args:
-        age_s: routes are read this often in any case; it is never longer until a look.
+        route_age_s: routes are read this often without any refusal: the longest time between two
+            looks, if it is shorter than ``LOOK_MAX_S``.
     """
 
-    def __init__(self, age_s: float) -> None:
-        self._wait_max_s = min(age_s, LOOK_MAX_S)
+    def __init__(self, route_age_s: float) -> None:
+        self._look_max_s = min(route_age_s, LOOK_MAX_S)
         self._refusals: dict[str, _Refusals] = {}
 
     def refused(self, address: str, now_s: float) -> bool:
@@ -42,7 +46,7 @@ class RefusingMasters:
             self._refusals[address] = _Refusals(now_s, now_s, now_s)
             return True
         known.last_s = now_s
-        wait_s = min(WAIT_SHARE * (known.looked_s - known.first_s), self._wait_max_s)
+        wait_s = min(WAIT_SHARE * (known.looked_s - known.first_s), self._look_max_s)
         if now_s - known.looked_s < max(wait_s, LOOK_FIRST_S):
             return False
         known.looked_s = now_s

@@ -14,12 +14,13 @@ configuration; so what is wrong with them is said in its words.
 Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishInfo.
 """
 
-import functools
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pymq.errors import ConfigurationError, RemoteProtocolError, RouteNotFound, TopicNotExist
+from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import Permission
 from pymq.protocol.names import DEAD_LETTER_PREFIX
@@ -31,8 +32,8 @@ MASTER_ID = 0
 QUEUE_COUNT_MAX = 65536
 #: Of one topic on all brokers.
 ROUTE_QUEUE_COUNT_MAX = 4 * QUEUE_COUNT_MAX
-#: Configurations of order topics that are remembered.
-_CONF_COUNT = 256
+#: Of configurations of order topics, by topic and text: routes are read again and again.
+_wrong_confs = SaidOnce(_log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ class Route:
             what = "master" if broker_id == MASTER_ID else f"broker id {broker_id}"
             raise RouteNotFound(
                 f"topic {self.topic!r}: its route has no {what} of broker {broker_name!r}, found "
-                f"{_listed(self.addresses)}; is that broker running?{self._order_advice()}"
+                f"{_listed(self.addresses)}; is that broker running?"
+                f"{self._order_advice(broker_name, broker_id)}"
             )
         return address
 
@@ -91,8 +93,14 @@ class Route:
             return self.address(broker_name, broker_id)  # raises
         return known.get(broker_id) or known.get(MASTER_ID) or known[min(known)]
 
-    def _order_advice(self) -> str:
-        return f" Or {_order_text(self.topic, self.order_conf)}" if self.order_conf else ""
+    def _order_advice(self, broker_name: str, broker_id: int) -> str:
+        """Return where the name of a broker comes from that the route knows nothing else of."""
+        if broker_id != MASTER_ID or broker_name in self.addresses:
+            return ""
+        conf = _OrderConf.read(self.order_conf)
+        if broker_name not in (name for name, _ in conf.counts):
+            return ""
+        return f" If there is none of that name: {_order_text(self.topic, self.order_conf, conf)}"
 
     def masters(self) -> dict[str, str]:
         """Return broker name -> master address, of the brokers that have one."""
@@ -186,34 +194,55 @@ def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
     away keeps its queues, so that the choice of a queue by key does not change. Its master must
     be known to send.
     """
-    counts, _ = _order_counts(topic, conf)
-    return tuple(_queues(topic, counts))
+    found = _OrderConf.read(conf)
+    if found.wrong or found.repeated:
+        text = _order_text(topic, conf, found)
+        _wrong_confs.warn((topic, conf), "topic %r: %s", topic, text)
+    return tuple(_queues(topic, found.counts))
 
 
-@functools.lru_cache(_CONF_COUNT)  # so that it warns once
-def _order_counts(topic: str, conf: str) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
-    """Return broker and number of queues of each part, and the parts that say neither."""
-    counts, wrong = [], []
-    for part in filter(None, map(str.strip, conf.split(";"))):
-        name, _, count = map(str.strip, part.partition(":"))
-        if name and count.isascii() and count.isdigit():
-            # Nine digits are too many queues, and int() refuses thousands of them.
-            counts.append((name, int(count.lstrip("0")[:9] or "0")))
-        else:
-            wrong.append(part)
-    if wrong:
-        _log.warning("topic %r: %s", topic, _order_text(topic, conf, wrong))
-    return tuple(counts), tuple(wrong)
+@dataclass(frozen=True, slots=True)
+class _OrderConf:
+    """The configuration of an order topic.
+
+    Attributes:
+        counts: broker and number of queues of each part.
+        wrong: the parts that say neither.
+        repeated: the brokers of more than one part.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    wrong: tuple[str, ...]
+    repeated: tuple[str, ...]
+
+    @classmethod
+    def read(cls, conf: str) -> "_OrderConf":
+        """Read its text."""
+        counts, wrong = [], []
+        for part in filter(None, map(str.strip, conf.split(";"))):
+            name, _, count = map(str.strip, part.partition(":"))
+            if name and count.isascii() and count.isdigit():
+                # Nine digits are too many queues, and int() refuses thousands of them.
+                counts.append((name, int(count.lstrip("0")[:9] or "0")))
+            else:
+                wrong.append(part)
+        names = Counter(name for name, _ in counts)
+        return cls(tuple(counts), tuple(wrong), tuple(name for name in names if names[name] > 1))
 
 
-def _order_text(topic: str, conf: str, wrong: Sequence[str] = ()) -> str:
+def _order_text(topic: str, conf: str, found: _OrderConf) -> str:
     """Say where the queues of an order topic come from, and what is wrong there."""
-    parts = f"; not so: {', '.join(map(repr, wrong))}" if wrong else ""
+    wrong = ""
+    if found.wrong:
+        wrong += f"; not so: {', '.join(map(repr, found.wrong))}"
+    if found.repeated:
+        names = ", ".join(map(repr, found.repeated))
+        wrong += f"; named more than once, so that their queues get more than others: {names}"
     return (
-        f"correct the name server's configuration of order topics, namespace ORDER_TOPIC_CONFIG, "
-        f"key {topic!r}: it says {conf[:200]!r}, expected 'broker-a:4;broker-b:4', a broker and "
-        f"its number of queues each{parts} (mqadmin updateOrderConf; orderMessageEnable=true there "
-        "hands it out)"
+        f"the name server's configuration of order topics, namespace ORDER_TOPIC_CONFIG, key "
+        f"{topic!r}, says {conf[:200]!r}, expected 'broker-a:4;broker-b:4', a broker and its "
+        f"number of queues each{wrong}. Correct it there (mqadmin updateOrderConf; "
+        "orderMessageEnable=true hands it out)"
     )
 
 
@@ -311,11 +340,8 @@ def not_a_name_server(address: str, *, is_broker: bool) -> ConfigurationError:
 def no_write_queue(route: Route) -> RouteNotFound:
     """Return the error for a topic whose route has nothing to send to."""
     if route.order_conf:
-        wrong = _order_counts(route.topic, route.order_conf)[1]
-        return RouteNotFound(
-            f"topic {route.topic!r}: it is an order topic without a queue; "
-            f"{_order_text(route.topic, route.order_conf, wrong)}"
-        )
+        text = _order_text(route.topic, route.order_conf, _OrderConf.read(route.order_conf))
+        return RouteNotFound(f"topic {route.topic!r}: it is an order topic without a queue: {text}")
     return RouteNotFound(
         f"topic {route.topic!r}: no queue can be written to; brokers: {_listed(route.addresses)}; "
         "a master must be running (broker id 0), and topic and broker must have the W permission"

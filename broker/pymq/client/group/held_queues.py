@@ -176,8 +176,9 @@ class HeldQueues:
                 asked once for each try to take the queue.
         """
         free = {queue for queue in queues if queue not in self._leaving}
-        if wanted() is None:
+        if (subscription := wanted()) is None:
             return True
+        self._reader_parts.unread.keep(subscription.topic, {*queues, *self.readers})
         if not free or self._is_closing:
             return not queues
         readers: list[QueueReader] = []
@@ -328,6 +329,8 @@ class HeldQueues:
             await self.locks.unlock(queues)
 
     def _remove_all(self, queues: Collection[MessageQueue]) -> list[QueueReader]:
+        for queue in queues:
+            self._reader_parts.unread.forget(queue)
         return [reader for queue in queues if (reader := self._remove(queue)) is not None]
 
     def _remove(self, queue: MessageQueue) -> QueueReader | None:

@@ -217,6 +217,7 @@ class QueueReader:
     def pause(self) -> None:
         """Pull and deliver nothing until ``resume``. Idempotent."""
         self._may_pull.clear()
+        self._parts.unread.forget(self.queue)
         if self.process_queue is not None:
             self.process_queue.is_paused = True
 

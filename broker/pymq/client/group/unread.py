@@ -1,7 +1,7 @@
 """Queues that cannot be read: said once for all queues of a broker that is away, or a slave now."""
 
 import time
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 from pymq.errors import (
     ConnectionFailed,
@@ -18,8 +18,8 @@ from pymq.protocol.bodies import MessageQueue
 AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
 #: Likewise of one that is busy, or a slave that nobody may read from.
 _REFUSES_ALL = (ServiceNotAvailable, SystemBusy)
-#: A queue that has not failed for so long is another member's by now, or paused: one that is read
-#: fails again sooner, after a timeout of its pull, too.
+#: A queue that has not failed for so long waits: for room, or because it was paused while a pull
+#: failed. One that is read fails again sooner, after ``queue_reader.PULL_TIMEOUT_S``, too.
 LAPSE_S = 60.0
 
 
@@ -92,6 +92,27 @@ class UnreadQueues:
                     queue.broker_name,
                     queue.queue_id,
                 )
+
+    def forget(self, queue: MessageQueue) -> None:
+        """A queue is not read any more by this member, or for the moment: it fails no more."""
+        for cause in self._causes.pop(queue, ()):
+            failed_s = self._failed_s.get(cause, {})
+            failed_s.pop(queue, None)
+            if not failed_s:
+                self._failed_s.pop(cause, None)
+                self._troubles.over(
+                    cause,
+                    "group %r, topic %r, %s:%d: it could not be read, and is given up or paused",
+                    self._group,
+                    queue.topic,
+                    queue.broker_name,
+                    queue.queue_id,
+                )
+
+    def keep(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Forget all queues of a topic but some: those of this member, as they are divided now."""
+        for queue in [one for one in self._causes if one.topic == topic and one not in queues]:
+            self.forget(queue)
 
 
 def _goes_on(failed_s: dict[MessageQueue, float]) -> bool:

@@ -115,15 +115,45 @@ def test_the_broker_of_an_order_configuration_that_is_not_there_is_named_with_it
         plain.address("ghost")
 
 
+@pytest.mark.parametrize(
+    ("name", "broker_id"),
+    [
+        pytest.param("a", 7, id="a slave that is away"),
+        pytest.param("b", 0, id="a broker of which the slave alone is there"),
+        pytest.param("other", 0, id="a broker that is not in it"),
+    ],
+)
+def test_an_order_configuration_that_is_not_the_reason_is_not_named(
+    name: str, broker_id: int
+) -> None:
+    """It is about sending, and names brokers that are there."""
+    slave = ("b", {1: "b:2"}, 1, 1, READ_WRITE)
+    route = existing_route("T", found(A, slave, order="a:2;b:2"))
+    with pytest.raises(RouteNotFound, match=r"is that broker running\?$"):
+        route.address(name, broker_id)
+
+
 def test_parts_of_an_order_configuration_that_are_none_are_warned_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for _ in range(3):
         existing_route("warned", found(A, order="b:1;c;d:x"))
     (warning,) = caplog.messages
-    assert "'warned'" in warning and "not so: 'c', 'd:x'" in warning
+    assert warning.startswith("topic 'warned': the name server's configuration of order topics, ")
+    assert "not so: 'c', 'd:x'. Correct it" in warning
     existing_route("warned", found(A, order="b:1;d:1;"))
     assert len(caplog.messages) == 1
+
+
+def test_a_broker_that_an_order_configuration_names_twice_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in Java its queues are there twice, and get twice as much."""
+    route = existing_route("twice", found(A, order="a:1;b:1;a:1"))
+    places = [(queue.broker_name, queue.queue_id) for queue in route.write_queues]
+    assert places == [("a", 0), ("b", 0), ("a", 0)]
+    (warning,) = caplog.messages
+    assert "named more than once, so that their queues get more than others: 'a'" in warning
 
 
 @pytest.mark.parametrize("by_order", [False, True])

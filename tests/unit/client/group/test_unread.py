@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from pymq.client.group.pull_pace import FAILURE_PAUSE_S
+from pymq.client.group.queue_reader import PULL_TIMEOUT_S
 from pymq.client.group.unread import LAPSE_S, UnreadQueues
 from pymq.errors import (
     ConnectionFailed,
@@ -102,7 +104,8 @@ def test_a_queue_that_was_away_and_then_refused_is_read_in_spite_of_both(said: S
 def test_a_queue_that_nobody_reads_any_more_keeps_nothing_from_being_said(
     said: Said, clock: SimpleNamespace
 ) -> None:
-    """It failed when it was given up, or paused."""
+    """It waits for room since it failed."""
+    assert LAPSE_S > PULL_TIMEOUT_S + FAILURE_PAUSE_S, "one that is read fails again sooner"
     said.unread.failed(QUEUES[0], AWAY)
     clock.now_s += LAPSE_S + 1
     said.unread.failed(QUEUES[1], AWAY)
@@ -113,3 +116,42 @@ def test_a_queue_that_nobody_reads_any_more_keeps_nothing_from_being_said(
     assert len(said.take(logging.INFO)) == 1, "the other one does not fail any more"
     said.unread.succeeded(QUEUES[2])
     assert said.take(logging.INFO) == []
+
+
+def test_a_second_outage_is_warned_of_though_a_queue_left_in_the_first_one(
+    said: Said, clock: SimpleNamespace
+) -> None:
+    for queue in QUEUES:
+        said.unread.failed(queue, AWAY)
+    assert len(said.take(logging.WARNING)) == 1
+    said.unread.forget(QUEUES[0])
+    for queue in QUEUES[1:]:
+        said.unread.succeeded(queue)
+    assert len(said.take(logging.INFO)) == 1
+    clock.now_s += LAPSE_S / 2
+    for queue in QUEUES[1:]:
+        said.unread.failed(queue, AWAY)
+    assert len(said.take(logging.WARNING)) == 1
+
+
+def test_the_last_queue_that_is_given_up_ends_what_was_said(said: Said) -> None:
+    for queue in QUEUES[:2]:
+        said.unread.failed(queue, AWAY)
+    said.unread.succeeded(QUEUES[1])
+    said.unread.forget(QUEUES[0])
+    said.unread.forget(QUEUES[0])
+    (end,) = said.take(logging.INFO)
+    assert end.endswith("a:0: it could not be read, and is given up or paused")
+    said.unread.failed(QUEUES[1], AWAY)
+    assert len(said.take(logging.WARNING)) == 1
+
+
+def test_queues_that_a_division_gives_to_others_are_forgotten(said: Said) -> None:
+    other = MessageQueue("U", "a", 0)
+    for queue in (*QUEUES, other):
+        said.unread.failed(queue, AWAY)
+    said.unread.keep("T", QUEUES[2:])
+    said.unread.succeeded(QUEUES[2])
+    assert said.take(logging.INFO) == [], "that of another topic fails on"
+    said.unread.succeeded(other)
+    assert len(said.take(logging.INFO)) == 1
