@@ -89,3 +89,10 @@ async def wait_last_epoch(folder: Path, broker_id: int, epoch: int) -> None:
             if last is not None and last["epoch"] == epoch:
                 return
             await asyncio.sleep(0.01)
+
+
+async def wait_leads(controller: Controller) -> None:
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while not controller.store.is_leader:
+        assert asyncio.get_running_loop().time() < deadline, "it leads"
+        await asyncio.sleep(0.01)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from contextlib import ExitStack
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
-from tests.cluster.controllers import DEADLINE_S, FAILED, awaited, group_of, running
+from tests.cluster.controllers import DEADLINE_S, FAILED, awaited, group_of, running, wait_leads
 from tests.cluster.etcd_members import EtcdCluster
 from tests.interop.controllers import PymqController, eventually, leader_of
 
-from pymq.controller import Controller
 from pymq.controller.liveness import BEAT_COUNT
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.controller import (
@@ -95,21 +95,23 @@ async def test_an_old_copy_is_said_also_while_its_master_is_alive(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The master of the copy is a slave by now, and lives: nothing is lacking, by the copy."""
+    caplog.set_level(logging.DEBUG, "pymq.controller.failover")  # as which it is said again
     async with running(tmp_path) as controller, group_of(controller) as (one, two):
 
-        def said() -> list[str]:
-            return [line for line in caplog.messages if "restored from an old copy" in line]
+        def said() -> list[logging.LogRecord]:
+            return [one for one in caplog.records if "restored from an old" in one.getMessage()]
 
         await two.wait_told(1)
         assert not said()
         two.epoch, two.end = 7, 1000
         two.beat()
         async with asyncio.timeout(DEADLINE_S):
-            while not said():
+            while len(said()) < 4:
                 await asyncio.sleep(0.01)
-        assert "broker 2 has epoch 7" in said()[0] and "electMaster" in said()[0]
-        await asyncio.sleep(0.2)  # several reviews
-        assert len(said()) == 1
+        first, *others = said()
+        assert first.levelno == logging.WARNING
+        assert "broker 2 has epoch 7" in first.getMessage() and "electMaster" in first.getMessage()
+        assert {one.levelno for one in others} == {logging.DEBUG}
         await one.wait_master(1, 1)
         assert (await one.elect(designated=2)).code == 0
         await one.wait_master(2, 8)
@@ -193,10 +195,3 @@ async def wait_answer(broker: ControlledBroker, code: int) -> None:
     while (await broker.ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, question)).code != code:
         assert asyncio.get_running_loop().time() < deadline, f"nobody answers {code}"
         await asyncio.sleep(0.05)
-
-
-async def wait_leads(controller: Controller) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not controller.store.is_leader:
-        assert asyncio.get_running_loop().time() < deadline, "it leads"
-        await asyncio.sleep(0.01)

@@ -209,6 +209,38 @@ async def test_a_copy_of_a_slave_has_to_catch_up_before_it_is_in_sync(tmp_path: 
 
 
 @awaited
+async def test_a_group_goes_on_that_has_lost_its_power_and_its_addresses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As under Kubernetes. What was not flushed is nowhere; it is said how much that is."""
+    async with running(tmp_path) as controller, group_of(controller) as (one, two):
+        for broker in (one, two):
+            broker.epoch, broker.end = 1, 500
+            broker.beat()
+            await broker.wait_heard()
+        await wait_last_epoch(tmp_path, one.id, 1)
+        await two.close()
+        await one.close()
+        async with (
+            ControlledBroker(controller.address) as first,
+            ControlledBroker(controller.address) as second,
+        ):
+            for back, before, end in ((first, one, 490), (second, two, 480)):
+                back.id, back.epoch, back.end = before.id, 1, end
+                await wait_admitted(back, log_epoch=1)
+                back.begin_to_beat()
+                await back.wait_beats(2)
+                if back is first:
+                    answer = await first.elect()
+                    assert answer.code == FAILED and "had more" in (answer.remark or "")
+            async with asyncio.timeout(DEADLINE_S):
+                while (found := (await first.state())[0]).master_broker_id is None:
+                    await asyncio.sleep(0.01)
+            assert found.master_address == first.address
+        assert sum("10 bytes are missing" in line for line in caplog.messages) == 1
+
+
+@awaited
 async def test_who_had_its_id_is_no_copy_for_another_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

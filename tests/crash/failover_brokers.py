@@ -29,7 +29,8 @@ from pymq.broker.ha.replica_group import MembersListener
 from pymq.broker.ha.set_change import changed_set
 from pymq.broker.ha.term import Term
 from pymq.broker.role_changes import _epochs_of
-from pymq.controller.groups import GroupState, Report
+from pymq.controller.groups import GroupState
+from pymq.controller.reports import Report
 from pymq.errors import PymqError, RequestTimeout
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command

@@ -14,12 +14,11 @@ from typing import Any
 from tests.crash.failover_world import Connection, Process, World
 
 from pymq.controller.config import ControllerConfig
-from pymq.controller.elections import elect, with_last_term
+from pymq.controller.elections import elect
 from pymq.controller.failover import EXPIRY_INTERVAL_S
 from pymq.controller.groups import (
     GroupState,
     Outcome,
-    Report,
     alter_sync_state_set,
     apply_broker_id,
     register,
@@ -27,6 +26,8 @@ from pymq.controller.groups import (
 from pymq.controller.handlers import HEARTBEAT_WAIT_S
 from pymq.controller.liveness import Liveness
 from pymq.controller.notices import ATTEMPT_COUNT, RETRY_S
+from pymq.controller.reports import Report
+from pymq.controller.two_of_one_id import with_last_term
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 
@@ -128,7 +129,13 @@ class Controller(Process):
 
     def read(self, done: Callable[[GroupState | None], None]) -> None:
         """Tell the state, after the changes that were begun before."""
-        self._in_turn(lambda: self._end_turn(lambda: done(self.disk.state)))
+        self._in_turn(lambda: self._end_turn(lambda: done(self._followed())))
+
+    def _followed(self) -> GroupState | None:
+        """Return the state, after the brokers count that it says."""
+        if self.disk.state is not None:
+            self._liveness.follow(self.disk.state)
+        return self.disk.state
 
     def _in_turn(self, begin: Callable[[], None]) -> None:
         self._changes.append(begin)
@@ -146,7 +153,7 @@ class Controller(Process):
 
     def _change(self, decide: Decide, done: Callable[[Outcome | None], None]) -> None:
         disk, dice = self.disk, self.world.dice
-        before = disk.state
+        before = self._followed()
         outcome = decide(before)
         if outcome.state == before:
             self._end_turn(lambda: done(outcome))
@@ -171,6 +178,8 @@ class Controller(Process):
             fails = disk.fails or dice.random() < FAILS
             if not fails or dice.random() < 0.5:
                 write()
+            if not fails:
+                self._followed()
             self._end_turn(lambda: done(None if fails else outcome))
 
         self.after(pause_s, written)
@@ -210,7 +219,7 @@ class Controller(Process):
             if state is None:
                 return
             if self._lacks_master(state):
-                self.change(self._elect_if_lacking, elected)
+                self.change(self._elect_if_none, elected)
                 return
             if with_last_term(state, self._liveness.alive(GROUP)) != state:
                 self.change(self._keep_last_term, lambda _: None)
@@ -240,7 +249,7 @@ class Controller(Process):
             return False
         return not self._liveness.may_be_alive(GROUP, state.master, self.world.now_s)
 
-    def _elect_if_lacking(self, state: GroupState | None) -> Outcome:
+    def _elect_if_none(self, state: GroupState | None) -> Outcome:
         if state is None or not self._lacks_master(state):
             return Outcome(state, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
         return elect(state, alive=self._liveness.alive(GROUP))

@@ -84,7 +84,9 @@ RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "controller": (
         ("config",),
+        ("reports",),
         ("groups",),
+        ("two_of_one_id",),
         ("elections", "liveness", "live_settings"),
         ("stores",),
         ("*",),

@@ -12,7 +12,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.forgotten_files import forget_files
 from pymq.broker.ha.heartbeat import Reported
 from pymq.broker.ha.identity import IdentityFiles
-from pymq.broker.ha.lost_log import advised
+from pymq.broker.ha.lost_log import advising
 from pymq.broker.ha.membership import Membership
 from pymq.broker.ha.replica_group import MembersListener, ReplicaGroup
 from pymq.broker.ha.term import Term
@@ -25,7 +25,6 @@ from pymq.protocol.command import Command
 from pymq.protocol.controller import SyncStateSet
 from pymq.protocol.epochs import Epoch, Epochs
 from pymq.store import EpochFile, MessageStore, StoreConfig
-from pymq.store.recovery.end_check import LogEndMissing
 from pymq.store.recovery.log_end import find_log_end
 from pymq.store.truncation import truncate_log
 
@@ -236,14 +235,10 @@ class RoleChanges:
             StoreError: no run could open it, so this broker must not be elected.
         """
         self._epochs.load()
-        try:
+        with advising(group=self._config.name, root=self._store_config.root_path):
             self._log_end = find_log_end(
                 self._store_config, self._base.files, is_cancelled=lambda: self._is_closed
             )
-        except LogEndMissing as error:
-            raise advised(
-                error, group=self._config.name, root=self._store_config.root_path
-            ) from error
 
     async def _try_again_later(self, failed: Term) -> None:
         """A run could not begin: have nobody come here before the next try."""
@@ -281,12 +276,8 @@ class RoleChanges:
             )
             self._cut_end, self._log_end = None, cut_end
         self._run = run = self._make_run(term)
-        try:
+        with advising(group=self._config.name, root=self._store_config.root_path):
             await run.start()
-        except LogEndMissing as error:
-            raise advised(
-                error, group=self._config.name, root=self._store_config.root_path
-            ) from error
         self._term = term
         _log.info(
             "broker %d of group %s is the %s of epoch %d, after %.3f s",

@@ -7,8 +7,8 @@
 4. Of several, the one whose log goes furthest: by epoch, by offset, then by priority. Who tells no
    offset, as learners do, is the last one (in RocketMQ only of those with the same epoch).
 5. A new master is alone in the sync state set, at first, and has a new epoch.
-6. Who lacks what another one with its id may have acknowledged is not elected, unless it is
-   designated, or elections may be unclean.
+6. Who lacks what another one with its id may have acknowledged (``two_of_one_id``) is not elected,
+   unless it is designated, or elections may be unclean.
 
 Two cases more than in RocketMQ, where an administrator has to designate the master:
 
@@ -19,24 +19,15 @@ Two cases more than in RocketMQ, where an administrator has to designate the mas
 The designated broker must be the one whose log goes furthest, of all that are alive; its epoch is
 above all of theirs.
 
-How two brokers come to have one id is told in ``groups``. The one that was put out may be back
-first, while the one that was the master is only restarted. It has the id then, but is not elected
-by itself, and has to give way to the one that has everything.
-
 Source: RocketMQ ReplicasInfoManager.electMaster, DefaultElectPolicy.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 
-from pymq.controller.groups import (
-    Alive,
-    GroupState,
-    LastTerm,
-    Outcome,
-    Report,
-    without_master,
-)
+from pymq.controller.groups import GroupState, Outcome, without_master
+from pymq.controller.reports import Alive, Report
+from pymq.controller.two_of_one_id import incomplete, is_behind, present, what_is_given_up
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 
@@ -58,7 +49,8 @@ def elect(
             What they lack is lost.
 
     Returns:
-        SUCCESS: there is a new master, with a new epoch. CONTROLLER_MASTER_STILL_EXIST: the old
+        SUCCESS: there is a new master, with a new epoch; a remark says what it is known to lack.
+        CONTROLLER_MASTER_STILL_EXIST: the old
         one stays. Otherwise there is none; if the controller asked, the old one is not any more,
         either.
     """
@@ -75,7 +67,7 @@ def elect(
             f"BrokerId: {asked} hasn't been registered in broker-set: {state.name}",
         )
     living = present(state, alive)
-    without = lacking(state, living)
+    without = incomplete(state, living)
     needs_designation = why_designation(state, alive)
     if needs_designation is not None:
         if not is_designated:
@@ -183,13 +175,9 @@ def _why_nobody(
 
 def _elected(state: GroupState, new: int, living: Alive) -> Outcome:
     epochs = [report.epoch or 0 for report in living.values()]
-    # If it lacks what its id's last master had, that has been given up.
-    given_up = lacking(state, living)
-    last_terms = {
-        key: last
-        for key, last in state.last_terms.items()
-        if key != new or key not in given_up
-    }
+    last_terms = dict(state.last_terms)
+    if is_behind(state, new, living[new].epoch if new in living else None):
+        del last_terms[new]  # what it lacks of that has been given up
     return Outcome(
         replace(
             state,
@@ -197,7 +185,8 @@ def _elected(state: GroupState, new: int, living: Alive) -> Outcome:
             master_epoch=max(state.master_epoch, *epochs, 0) + 1,
             in_sync=SyncStateSet(frozenset({new}), state.in_sync.epoch + 1),
             last_terms=last_terms,
-        )
+        ),
+        remark=what_is_given_up(state, new, living),
     )
 
 
@@ -212,81 +201,3 @@ def _nobody(state: GroupState, asked: int | None, remark: str) -> Outcome:
         ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
         f"Old master has down and failed to elect a new broker master: {remark}",
     )
-
-
-# ----------------------------------------------------------------------- two brokers of one id
-
-
-def present(state: GroupState, alive: Alive) -> dict[int, Report]:
-    """Return the members that are alive: who beats from elsewhere is not the member."""
-    return {
-        broker_id: alive[broker_id]
-        for broker_id, member in state.members.items()
-        if broker_id in alive and alive[broker_id].address in ("", member.address)
-    }
-
-
-def with_last_term(state: GroupState, alive: Alive) -> GroupState:
-    """Return a group with what its master has in its log, as it says."""
-    master = state.master
-    report = None if master is None else present(state, alive).get(master)
-    address = state.address_of(master)
-    if master is None or report is None or address is None or report.epoch is None:
-        return state
-    if not 0 < report.epoch <= state.master_epoch:  # or the store is an old copy
-        return state
-    last = LastTerm(epoch=report.epoch, address=address)
-    if state.last_terms.get(master) == last:
-        return state
-    return replace(state, last_terms={**state.last_terms, master: last})
-
-
-def is_behind(state: GroupState, broker_id: int, epoch: int | None) -> bool:
-    """Does a log lack what the last master with its id may have acknowledged?
-
-    Args:
-        epoch: the last one in the log; None: the broker does not say, and is believed to have it.
-    """
-    last = state.last_terms.get(broker_id)
-    return last is not None and epoch is not None and epoch < last.epoch
-
-
-def gives_way(
-    state: GroupState, broker_id: int, *, epoch: int | None, address: str, alive: Alive
-) -> bool:
-    """Is another broker alive with an id, and does it give way to the one at an address?
-
-    Args:
-        epoch: the last one in the log of the one at the address; None: it does not say.
-    """
-    holder = alive.get(broker_id)
-    if holder is None or holder.address in ("", address):
-        return False
-    if address == state.address_of(broker_id):
-        return True  # the id is its own; the other one goes on beating after it was put out
-    last = state.last_terms.get(broker_id)
-    if last is None or not is_behind(state, broker_id, holder.epoch):
-        return False
-    return address == last.address if epoch is None else epoch >= last.epoch
-
-
-def lacking(state: GroupState, alive: Alive) -> dict[int, str]:
-    """Return the members in sync that are alive, and lack what others acknowledged, with why."""
-    found = {}
-    for broker_id, report in present(state, alive).items():
-        if broker_id not in state.in_sync.broker_ids or broker_id == state.master:
-            continue
-        last = state.last_terms.get(broker_id)
-        if last is not None and is_behind(state, broker_id, report.epoch):
-            found[broker_id] = (
-                f"the log of broker {broker_id} at {report.address} ends with epoch "
-                f"{report.epoch}, and a broker with that id was the master, at {last.address}, "
-                f"with epoch {last.epoch} in its log"
-            )
-        elif report.has_less and len(state.in_sync.broker_ids) > 1:
-            found[broker_id] = (
-                f"the log of broker {broker_id} at {report.address} ends with epoch "
-                f"{report.epoch} at {report.max_offset}, and a broker with that id at another "
-                "address had more"
-            )
-    return found

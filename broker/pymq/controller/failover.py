@@ -12,17 +12,13 @@ import logging
 from collections.abc import Callable, Hashable
 
 from pymq.controller.config import ControllerConfig
-from pymq.controller.elections import (
-    elect,
-    lacking,
-    present,
-    why_designation,
-    with_last_term,
-)
-from pymq.controller.groups import GroupState, Outcome, Report
+from pymq.controller.elections import elect, why_designation
+from pymq.controller.groups import GroupState, Outcome
 from pymq.controller.liveness import BROKER_COUNT_MAX, Liveness
 from pymq.controller.notices import Notices
 from pymq.controller.registry import Registry
+from pymq.controller.reports import Report
+from pymq.controller.two_of_one_id import incomplete, present, with_last_term
 from pymq.errors import PymqError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
@@ -191,7 +187,7 @@ class Failover:
         if state is None:
             return
         if self.lacks_master(state):
-            outcome = await self._registry.change(name, self._elect_if_lacking)
+            outcome = await self._registry.change(name, self._elect_if_none)
             state = outcome.state
             assert state is not None
             self._log_election(state, outcome)
@@ -224,7 +220,7 @@ class Failover:
             return False
         return not self._liveness.may_be_alive(state.name, state.master, self._now_s())
 
-    def _elect_if_lacking(self, state: GroupState | None) -> Outcome:
+    def _elect_if_none(self, state: GroupState | None) -> Outcome:
         if state is None or not self.lacks_master(state):
             return Outcome(state, ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
         return elect(
@@ -236,7 +232,7 @@ class Failover:
     def _log_election(self, state: GroupState, outcome: Outcome) -> None:
         if outcome.is_success:
             self._said.over(state.name)
-            self._said.over((state.name, "lacking"))
+            self._said.over((state.name, "incomplete"))
             _log.warning(
                 "group %s: broker %s at %s is master of epoch %d",
                 state.name,
@@ -244,11 +240,13 @@ class Failover:
                 state.address_of(state.master),
                 state.master_epoch,
             )
+            if outcome.remark is not None:
+                _log.warning("group %s: %s", state.name, outcome.remark)
         elif outcome.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE:
-            without = lacking(state, self._liveness.alive(state.name))
+            without = incomplete(state, self._liveness.alive(state.name))
             if not without:
-                self._said.over((state.name, "lacking"))
-            cause = (state.name, "lacking") if without else state.name
+                self._said.over((state.name, "incomplete"))
+            cause = (state.name, "incomplete") if without else state.name
             self._said.warn(cause, "group %s has no master: %s", state.name, outcome.remark)
 
     def announce(self, state: GroupState) -> None:
@@ -277,13 +275,14 @@ class Failover:
             self._said.warn("scan", "groups cannot be looked after: %s", error)
             return 0
         self._said.over("scan", "groups are looked after again")
-        lacking_count = 0
+        masterless_count = 0
         for name, state in groups.items():
             if self._is_reelectable(state):
-                lacking_count += 1
+                masterless_count += 1
                 await self._review_stubbornly(name, None)
                 continue
-            if with_last_term(state, self._liveness.alive(name)) != state:
+            is_news = with_last_term(state, self._liveness.alive(name)) != state
+            if is_news or self._liveness.is_at_odds(state):
                 await self._review_stubbornly(name, None)
             elif self._told.get(name) != state.master_epoch:
                 self.announce(state)
@@ -291,7 +290,7 @@ class Failover:
                 await self._look_for_old_copy(state)
         for name in self._told.keys() - groups.keys():
             del self._told[name]
-        return lacking_count
+        return masterless_count
 
     async def _look_for_old_copy(self, state: GroupState) -> None:
         """Say that brokers of a group with a living master know a later epoch, if they do.

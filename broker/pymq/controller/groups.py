@@ -15,14 +15,16 @@ Invariants of a state, which every function keeps:
 Two stores with one id may exist: a copy, a restored backup, or a broker that stood still while the
 one that has moved was the master. So a state has for each id the last epoch in the log of the one
 that was the master (``LastTerm``). Who has that id, and not that epoch, lacks what was acknowledged
-in it: it is *behind*, until a later master has put it into the sync state set.
+in it: it is *behind*, until a later master has put it into the sync state set. What follows from
+that is in ``two_of_one_id``.
 
 Source: RocketMQ ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from pymq.controller.reports import Alive
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import FIRST_BROKER_ID, SyncStateSet
 from pymq.protocol.headers.codec import wire
@@ -70,26 +72,6 @@ class GroupState(JsonObject):
         """Return ``host:port`` of a member, None if there is no such."""
         member = None if broker_id is None else self.members.get(broker_id)
         return None if member is None else member.address
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a broker that is alive said of itself: the furthest of all its heartbeats."""
-
-    #: The last one in its log; None: it did not say.
-    epoch: int | None = None
-    #: Physical offset at which its log ends.
-    max_offset: int = -1
-    #: Of brokers that are equally far the one with the least is elected.
-    priority: int = (1 << 31) - 1
-    #: ``host:port`` at which it listens; empty: it did not say.
-    address: str = ""
-    #: Does it have less than another broker with its id had, which was at another address?
-    has_less: bool = False
-
-
-#: Who is alive: broker id -> what it said.
-Alive = Mapping[int, Report]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +153,7 @@ def register(
 
     Args:
         may_be_alive: is it too early to say that the broker is gone which has the id?
-        gives_way: does the one that is alive give way to this one? See ``elections.gives_way``.
+        gives_way: does the one that is alive give way to this one? See ``two_of_one_id.gives_way``.
         original: where another broker with the id was alive while this one asked for it.
 
     Brokers register when they start. If the master does, it is a new process: it may have lost the
@@ -300,7 +282,7 @@ def alter_sync_state_set(
     master_epoch: int,
     wanted: SyncStateSet,
     alive: Alive,
-    lacking: Collection[int] = (),
+    unconfirmed: Collection[int] = (),
 ) -> Outcome:
     """Take over the sync state set that the master wants.
 
@@ -308,7 +290,7 @@ def alter_sync_state_set(
         master: who asks.
         master_epoch: since when it believes to be it.
         wanted: the set, with the epoch of the one that it shall replace.
-        lacking: who may not join yet, whatever the master believes; see ``NewHolders``.
+        unconfirmed: who may not join yet, whatever the master believes; see ``NewHolders``.
 
     Whoever joins has to be alive. Members that merely stay have not (in RocketMQ they have): one
     that is cut off from this controller alone would keep dead ones in the set, and with them the
@@ -345,7 +327,7 @@ def alter_sync_state_set(
             f"{rejecting} current syncStateSet epoch is:{{{now.epoch}}}, not {{{wanted.epoch}}}",
         )
     for replica in sorted(wanted.broker_ids):
-        code, why = _why_not_in_sync(state, replica, alive, lacking)
+        code, why = _why_not_in_sync(state, replica, alive, unconfirmed)
         if why:
             return Outcome(state, code, f"{rejecting} replicas {{{replica}}} {why}")
     if master not in wanted.broker_ids:
@@ -360,7 +342,7 @@ def alter_sync_state_set(
 
 
 def _why_not_in_sync(
-    state: GroupState, replica: int, alive: Alive, lacking: Collection[int]
+    state: GroupState, replica: int, alive: Alive, unconfirmed: Collection[int]
 ) -> tuple[int, str]:
     """Return why a broker cannot be in the sync state set; an empty text: it can."""
     if replica not in state.members:
@@ -368,7 +350,7 @@ def _why_not_in_sync(
     why = ""
     if replica not in state.in_sync.broker_ids and replica not in alive:
         why = "don't alive"
-    elif replica not in state.in_sync.broker_ids and replica in lacking:
+    elif replica not in state.in_sync.broker_ids and replica in unconfirmed:
         why = f"are new at {state.address_of(replica)}, and did not say that they have everything"
     return ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, why
 

@@ -16,15 +16,11 @@ from pymq.controller.claims import Claims
 from pymq.controller.config import ControllerConfig
 from pymq.controller.elections import elect
 from pymq.controller.failover import Failover
-from pymq.controller.groups import (
-    GroupState,
-    Outcome,
-    Report,
-    alter_sync_state_set,
-)
+from pymq.controller.groups import GroupState, Outcome, alter_sync_state_set
 from pymq.controller.liveness import Liveness
 from pymq.controller.new_holders import NewHolders
 from pymq.controller.registry import Registry
+from pymq.controller.reports import LAST_PRIORITY, Report
 from pymq.controller.stores.interface import ControllerStore
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
@@ -133,7 +129,6 @@ class Handlers:
             request.connection, header.broker_name, header.broker_id, header.broker_address
         )
         silence_ms = header.heartbeat_timeout_ms
-        report = Report()
         self._failover.heard(
             header.broker_name,
             header.broker_id,
@@ -144,7 +139,7 @@ class Handlers:
                 max_offset=-1 if header.max_offset is None else header.max_offset,
                 address=header.broker_address,
                 priority=(
-                    report.priority
+                    LAST_PRIORITY
                     if header.election_priority is None
                     else header.election_priority
                 ),
@@ -219,6 +214,8 @@ class Handlers:
                 state.master_epoch,
                 request.connection.peer,
             )
+            if outcome.remark is not None:
+                _log.warning("group %s: %s", state.name, outcome.remark)
             self._failover.announce(state)
             members = BrokerMemberGroup(
                 cluster=state.cluster,
@@ -273,7 +270,7 @@ class Handlers:
                 master_epoch=header.master_epoch,
                 wanted=wanted,
                 alive=self._liveness.alive(header.broker_name),
-                lacking=() if state is None else self._new_holders.lacking(state),
+                unconfirmed=() if state is None else self._new_holders.unconfirmed(state),
             )
             joined.clear()
             joined.update(wanted.broker_ids - members if outcome.is_success else ())

@@ -5,6 +5,11 @@ it says itself (10 s for RocketMQ's brokers, which beat every second); of one th
 four times as often as the controller's limit, the limit counts. A host that froze does not end its
 connections, and only this finds it out.
 
+Of several brokers with one id, the one counts that is at the address on record: the leader says
+which that is with each group that it reads (``follow``). Where that is not known, as with a
+controller that only follows, the first one counts that is heard. The others, the *rivals*, are
+known as well: one of them may be the one on record when this controller begins to lead.
+
 Nothing here is kept anywhere. A controller that was just started has heard of nobody; for a while
 it does not know whether a broker is gone or was not heard yet.
 
@@ -14,9 +19,11 @@ Source: RocketMQ DefaultBrokerHeartbeatManager.
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from statistics import median
 
-from pymq.controller.groups import Report
+from pymq.controller.groups import GroupState
+from pymq.controller.reports import Report
 from pymq.net.standstill import STALLED_S, Standstill
 
 #: A broker that does not say it is gone after this (RocketMQ: 100 s of its channels).
@@ -31,8 +38,11 @@ BEAT_COUNT = 8
 TURN_COUNT = 6
 #: Connections of a broker that are known, besides the one over which it was heard last.
 EARLIER_COUNT = 8
-#: Ids of which it is known how far those went that had them before.
-LAST_COUNT_MAX = 10_000
+#: Ids of which it is known how far those went that had them before, and ids whose address on record
+#: is known.
+ID_COUNT_MAX = 10_000
+#: Most rivals that are known.
+RIVAL_COUNT_MAX = 1_000
 #: Heartbeats that fit into the limit of a broker that beats fast.
 BEATS_PER_LIMIT = 4
 
@@ -50,6 +60,33 @@ class _Broker:
     earlier: deque[Hashable] = field(default_factory=lambda: deque(maxlen=EARLIER_COUNT))
     turn_count: int = 0
     gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=BEAT_COUNT))
+
+    def heard(
+        self, *, connection: Hashable, silence_s: float | None, report: Report, now_s: float
+    ) -> None:
+        """Record a heartbeat that is not the first one."""
+        self.gaps_s.append(now_s - self.heard_s)
+        self.heard_s = self.beat_s = now_s
+        self.silence_s = silence_s or SILENCE_S
+        is_same = self.connection is connection
+        if not is_same:
+            is_back = connection in self.earlier
+            if is_back:
+                self.earlier.remove(connection)
+            self.turn_count = self.turn_count + 1 if is_back else 0
+            self.earlier.append(self.connection)
+            self.connection = connection
+        # On another connection it may be another process, whose log may have lost its end.
+        if is_same and report.end < self.report.end:
+            report = replace(self.report, priority=report.priority, address=report.address)
+        self.report = replace(report, had=self.report.had)
+
+    def ended(self, connection: Hashable) -> bool:
+        """A connection has ended; return whether this broker is gone with it."""
+        if connection in self.earlier:
+            self.earlier.remove(connection)
+            self.turn_count = 0
+        return self.connection is connection
 
 
 class Liveness:
@@ -71,10 +108,13 @@ class Liveness:
         self._count = 0
         #: Those that were heard of once, while that matters.
         self._known: set[tuple[str, int]] = set()
-        #: What those said last that are gone.
-        self._last: dict[tuple[str, int], Report] = {}
-        #: The addresses of those that have lost their id, and may not know that yet.
-        self._put_out: dict[tuple[str, int], str] = {}
+        #: What those said last that are gone, or have lost their id.
+        self._gone: dict[tuple[str, int], Report] = {}
+        #: The addresses on record, when they were read last.
+        self._owners: dict[tuple[str, int], str] = {}
+        #: Id -> address -> a broker that beats with it and does not count.
+        self._rivals: dict[tuple[str, int], dict[str, _Broker]] = {}
+        self._rival_count = 0
 
     @property
     def is_full(self) -> bool:
@@ -93,57 +133,68 @@ class Liveness:
     ) -> bool:
         """Record a heartbeat; return whether the broker was not alive before.
 
-        That of another broker with the same id does not count, as long as the first is alive.
+        That of a rival does not count.
 
         Args:
             connection: on which it came.
             silence_s: after how much silence the broker is gone, in its own opinion.
         """
+        key = name, broker_id
         broker = self._groups.get(name, {}).get(broker_id)
-        if broker is None:
-            key = name, broker_id
-            if self.is_full or (report.address and report.address == self._put_out.get(key)):
-                return False
-            if now_s < self._unheard_until_s:
-                self._known.add(key)
-            self._count += 1
-            self._groups.setdefault(name, {})[broker_id] = _Broker(
-                connection=connection,
-                heard_s=now_s,
-                beat_s=now_s,
-                silence_s=silence_s or SILENCE_S,
-                report=replace(report, has_less=self._has_less(key, report)),
-            )
-            return True
-        if report.address != broker.report.address and broker.connection is not connection:
-            return False  # another broker that claims to be this one: see groups.register
-        broker.gaps_s.append(now_s - broker.heard_s)
-        broker.heard_s = broker.beat_s = now_s
-        broker.silence_s = silence_s or SILENCE_S
-        is_same = broker.connection is connection
-        if not is_same:
-            is_back = connection in broker.earlier
-            if is_back:
-                broker.earlier.remove(connection)
-            broker.turn_count = broker.turn_count + 1 if is_back else 0
-            broker.earlier.append(broker.connection)
-            broker.connection = connection
-        # On another connection it may be another process, whose log may have lost its end.
-        if is_same and _progress(report) < _progress(broker.report):
-            report = replace(broker.report, priority=report.priority, address=report.address)
-        has_less = broker.report.has_less and self._has_less((name, broker_id), report)
-        broker.report = replace(report, has_less=has_less)
-        return False
-
-    def _has_less(self, key: tuple[str, int], report: Report) -> bool:
-        """Does a broker have less than the one that had its id at another address?"""
-        last = self._last.get(key)
-        return (
-            last is not None
-            and report.max_offset >= 0  # or it does not say
-            and "" != last.address != report.address != ""
-            and _progress(report) < _progress(last)
+        is_rival = self._is_rival(key, broker, report.address, connection)
+        known = self._rivals.get(key, {}).get(report.address) if is_rival else broker
+        if known is not None:
+            known.heard(connection=connection, silence_s=silence_s, report=report, now_s=now_s)
+            if not is_rival:
+                known.report = self._compared(key, known.report, is_known=True)
+            return False
+        new = _Broker(
+            connection=connection,
+            heard_s=now_s,
+            beat_s=now_s,
+            silence_s=silence_s or SILENCE_S,
+            report=report,
         )
+        if is_rival:
+            if self._rival_count < RIVAL_COUNT_MAX:
+                self._rival_count += 1
+                self._rivals.setdefault(key, {})[report.address] = new
+            return False
+        if self.is_full:
+            return False
+        if now_s < self._unheard_until_s:
+            self._known.add(key)
+        self._forget_rival(key, report.address)
+        self._add(key, new)
+        return True
+
+    def _is_rival(
+        self, key: tuple[str, int], broker: _Broker | None, address: str, connection: Hashable
+    ) -> bool:
+        """Is it another broker that beats than the one that has an id?
+
+        Args:
+            broker: the one that counts; None: the one that has the id is not alive.
+        """
+        if broker is None:
+            return address not in ("", self._owners.get(key, address))
+        return address != broker.report.address and broker.connection is not connection
+
+    def _compared(self, key: tuple[str, int], report: Report, *, is_known: bool) -> Report:
+        """Return a report that says whether the one before at another address had more.
+
+        Args:
+            is_known: was the broker heard before? Then it has not less if it once had not.
+        """
+        gone = self._gone.get(key)
+        has_less = (
+            gone is not None
+            and (report.has_less or not is_known)
+            and report.max_offset >= 0  # or it does not say
+            and "" != gone.address != report.address != ""
+            and report.end < gone.end
+        )
+        return replace(report, had=gone.end if gone is not None and has_less else None)
 
     def registered(self, name: str, broker_id: int, address: str) -> None:
         """Forget what a broker said that was just started: its log may have lost its end.
@@ -153,36 +204,70 @@ class Liveness:
         broker = self._groups.get(name, {}).get(broker_id)
         if broker is not None and broker.report.address in ("", address):
             self._remove([(name, broker_id)])
+        self._forget_rival((name, broker_id), address)
+
+    def follow(self, state: GroupState) -> None:
+        """Go by the addresses on record of a group, as it was just read from the store.
+
+        Whoever led meanwhile may have given an id to another broker.
+        """
+        for broker_id, member in state.members.items():
+            self.admitted(state.name, broker_id, member.address)
+
+    def is_at_odds(self, state: GroupState) -> bool:
+        """Does another broker count than the one on record, or that one not although it beats?"""
+        for broker_id, member in state.members.items():
+            holder = self.holder(state.name, broker_id)
+            if holder is not None and holder[0] not in ("", member.address):
+                return True
+            if member.address in self._rivals.get((state.name, broker_id), {}):
+                return True
+        return False
 
     def admitted(self, name: str, broker_id: int, address: str) -> None:
-        """Take an id from whoever has it at another address than the one on record now."""
+        """An id is that of the broker at an address, and of nobody else from now on."""
         key = name, broker_id
-        if self._put_out.get(key) == address:
-            del self._put_out[key]
+        if len(self._owners) >= ID_COUNT_MAX and key not in self._owners:
+            self._owners.clear()
+        self._owners[key] = address
         broker = self._groups.get(name, {}).get(broker_id)
-        if broker is None or broker.report.address in ("", address):
-            return
-        if len(self._put_out) >= LAST_COUNT_MAX:
-            self._put_out.clear()
-        self._put_out[key] = broker.report.address
-        self._remove([key])
+        if broker is not None and broker.report.address not in ("", address):
+            self._remove([key])
+            self._known.discard(key)  # this one was not heard yet
+            broker = None
+        rival = self._forget_rival(key, address)
+        if broker is None and rival is not None and not self.is_full:
+            self._known.add(key)
+            self._add(key, rival)
+
+    def _add(self, key: tuple[str, int], broker: _Broker) -> None:
+        name, broker_id = key
+        broker.report = self._compared(key, broker.report, is_known=False)
+        self._groups.setdefault(name, {})[broker_id] = broker
+        self._count += 1
+
+    def _forget_rival(self, key: tuple[str, int], address: str) -> _Broker | None:
+        rivals = self._rivals.get(key)
+        rival = None if rivals is None else rivals.pop(address, None)
+        if rival is not None:
+            self._rival_count -= 1
+        if rivals is not None and not rivals:
+            del self._rivals[key]
+        return rival
 
     def caught_up(self, name: str, broker_id: int) -> None:
         """The master says that a broker has everything: forget what another one had."""
-        self._last.pop((name, broker_id), None)
+        self._gone.pop((name, broker_id), None)
         broker = self._groups.get(name, {}).get(broker_id)
         if broker is not None:
-            broker.report = replace(broker.report, has_less=False)
+            broker.report = replace(broker.report, had=None)
 
     def connection_ended(self, connection: Hashable) -> list[tuple[str, int]]:
         """Remove the brokers of a connection; return their group's names and ids."""
-        for _, broker in self._all():
-            if connection in broker.earlier:
-                broker.earlier.remove(connection)
-                broker.turn_count = 0
-        return self._remove(
-            [key for key, broker in self._all() if broker.connection is connection]
-        )
+        for key, rival in list(self._all_rivals()):
+            if rival.ended(connection):
+                self._forget_rival(key, rival.report.address)
+        return self._remove([key for key, broker in self._all() if broker.ended(connection)])
 
     def expire(self, now_s: float, interval_s: float) -> list[tuple[str, int]]:
         """Remove the brokers that were silent for too long; return their group's names and ids.
@@ -199,9 +284,12 @@ class Liveness:
         self._looked_s = now_s
         if stall_s:
             self._awake_s = now_s
-            for _, broker in self._all():
+            for _, broker in chain(self._all(), self._all_rivals()):
                 broker.heard_s = min(broker.heard_s + stall_s, now_s)
             self._unheard_until_s += stall_s
+        for key, rival in list(self._all_rivals()):
+            if self._is_late(rival, now_s - rival.heard_s):
+                self._forget_rival(key, rival.report.address)
         return self._remove(
             [key for key, broker in self._all() if self._is_late(broker, now_s - broker.heard_s)]
         )
@@ -211,14 +299,19 @@ class Liveness:
             for broker_id, broker in brokers.items():
                 yield (name, broker_id), broker
 
+    def _all_rivals(self) -> Iterator[tuple[tuple[str, int], _Broker]]:
+        for key, rivals in self._rivals.items():
+            for rival in rivals.values():
+                yield key, rival
+
     def _remove(self, keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
         for name, broker_id in keys:
             brokers = self._groups[name]
             report = brokers.pop(broker_id).report
             if not report.has_less:
-                if len(self._last) >= LAST_COUNT_MAX:
-                    self._last.clear()
-                self._last[name, broker_id] = report
+                if len(self._gone) >= ID_COUNT_MAX:
+                    self._gone.clear()
+                self._gone[name, broker_id] = report
             if not brokers:
                 del self._groups[name]
         self._count -= len(keys)
@@ -265,7 +358,3 @@ class Liveness:
     def may_be_alive(self, name: str, broker_id: int, now_s: float) -> bool:
         """Was a broker not heard of, in a time too short to say that it is gone?"""
         return now_s < self._unheard_until_s and (name, broker_id) not in self._known
-
-
-def _progress(report: Report) -> tuple[int, int]:
-    return report.epoch if report.epoch is not None else -1, report.max_offset

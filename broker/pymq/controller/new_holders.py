@@ -53,7 +53,7 @@ class NewHolders:
         if not self._groups.get(name, True):
             del self._groups[name]
 
-    def lacking(self, state: GroupState) -> set[int]:
+    def unconfirmed(self, state: GroupState) -> set[int]:
         """Return the members that may not join the sync state set yet."""
         return {
             broker_id

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from pymq.controller.answers import response
 from pymq.controller.claims import Claims
-from pymq.controller.elections import gives_way
 from pymq.controller.groups import (
     GroupState,
     Outcome,
@@ -19,6 +18,7 @@ from pymq.controller.groups import (
 from pymq.controller.liveness import Liveness
 from pymq.controller.new_holders import NewHolders
 from pymq.controller.registry import Registry
+from pymq.controller.two_of_one_id import gives_way
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -149,7 +149,6 @@ class RegistrationHandlers:
         """A broker has its id, at an address that may be a new one."""
         name, broker_id, address = header.broker_name, header.broker_id, header.broker_address
         self._claims.holds(request.connection, name, broker_id, address)
-        self._liveness.admitted(name, broker_id, address)
         if address != address_before:
             self._new_holders.came(name, broker_id, address, self._now_s())
 

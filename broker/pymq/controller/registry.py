@@ -6,7 +6,7 @@ from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 from pymq.controller.groups import GroupState, Outcome
-from pymq.controller.stores.interface import ControllerStore
+from pymq.controller.stores.interface import ControllerStore, Stored
 from pymq.errors import refusal
 from pymq.protocol.codes import ResponseCode
 
@@ -22,10 +22,13 @@ class Registry:
 
     Args:
         store: keeps them.
+        follow: called with each group that is in the store, before anything is decided about it:
+            another process may have changed it.
     """
 
-    def __init__(self, store: ControllerStore) -> None:
+    def __init__(self, store: ControllerStore, follow: Callable[[GroupState], None]) -> None:
         self._store = store
+        self._follow = follow
         #: One decision about a group at a time: others of this process would only be repeated.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -44,13 +47,19 @@ class Registry:
             BrokerError: this process does not lead, or the store cannot be reached.
         """
         async with self._lock(name):
-            return (await self._store.read(name)).state
+            return (await self._read(name)).state
+
+    async def _read(self, name: str) -> Stored:
+        stored = await self._store.read(name)
+        if stored.state is not None:
+            self._follow(stored.state)
+        return stored
 
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def read_all(self) -> Mapping[str, GroupState]:
-        """Return every group.
+        """Return every group, as it is about now: changes of this process may overtake it.
 
         Raises:
             BrokerError: as ``read``.
@@ -67,11 +76,13 @@ class Registry:
         """
         async with self._lock(name):
             for _ in range(ATTEMPT_COUNT):
-                stored = await self._store.read(name)
+                stored = await self._read(name)
                 outcome = decide(stored.state)
                 if outcome.state == stored.state:
                     return outcome
                 if await self._store.replace(name, stored.revision, outcome.state):
+                    if outcome.state is not None:
+                        self._follow(outcome.state)
                     return outcome
         raise refusal(
             ResponseCode.SYSTEM_BUSY,

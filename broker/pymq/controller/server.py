@@ -50,7 +50,7 @@ class Controller:
             unheard_s=config.patience_ms / 1000,
             now_s=now_s(),
         )
-        registry = Registry(self.store)
+        registry = Registry(self.store, self._liveness.follow)
         self._notices = Notices()
         self._failover = Failover(config, registry, self._liveness, self._notices, now_s)
         claims, new_holders = Claims(), NewHolders(self._liveness)

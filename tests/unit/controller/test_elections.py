@@ -8,13 +8,13 @@ from pymq.controller.groups import (
     GroupState,
     Member,
     Outcome,
-    Report,
     alter_sync_state_set,
     apply_broker_id,
     clean,
     next_broker_id,
     register,
 )
+from pymq.controller.reports import Report
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 

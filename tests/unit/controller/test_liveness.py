@@ -4,8 +4,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pymq.controller.groups import Report
-from pymq.controller.liveness import BEAT_COUNT, BROKER_COUNT_MAX, TURN_COUNT, Liveness
+from pymq.controller.groups import GroupState, Member
+from pymq.controller.liveness import (
+    BEAT_COUNT,
+    BROKER_COUNT_MAX,
+    RIVAL_COUNT_MAX,
+    TURN_COUNT,
+    Liveness,
+)
+from pymq.controller.reports import Report
 
 LIMIT_S, UNHEARD_S, LOOK_S = 2.0, 10.0, 0.1
 KEY = ("b", 1)
@@ -191,7 +198,65 @@ def test_who_has_lost_its_id_does_not_count_before_it_has_it_again() -> None:
     watched.hear(connection="stale", report=stale)
     assert watched.alive == set()
     watched.liveness.admitted("b", 1, "h:1")
-    assert watched.hear(connection="stale", report=stale)
+    assert watched.alive == {1}
+
+
+def record(address: str) -> GroupState:
+    """Return a group in which broker 1 is at an address."""
+    return GroupState(cluster="c", name="b", members={1: Member(address=address)})
+
+
+def test_the_one_on_record_counts_whoever_was_heard_first() -> None:
+    """Another controller led, and has given the id away; nothing is waited for then."""
+    watched = Watched()
+    first, other = Report(epoch=1, address="h:1"), Report(epoch=3, address="h:2")
+    watched.hear(connection="first", report=first)
+    assert not watched.liveness.is_at_odds(record("h:1"))
+    assert not watched.hear(connection="other", report=other)
+    for address, counts in (("h:2", other), ("h:2", other), ("h:1", first), ("h:2", other)):
+        watched.liveness.follow(record(address))
+        assert watched.liveness.alive("b") == {1: counts}
+        for connection, report in (("first", first), ("other", other)):
+            assert not watched.hear(connection=connection, report=report)
+        assert not watched.liveness.is_at_odds(record(address))
+        assert watched.liveness.is_at_odds(record("h:1" if address == "h:2" else "h:2"))
+    assert watched.liveness.connection_ended("first") == []
+    assert watched.liveness.connection_ended("other") == [KEY]
+
+
+def test_a_rival_that_is_gone_does_not_count_when_it_is_on_record() -> None:
+    for end in ("its connection", "silence", "its process"):
+        watched = Watched()
+        watched.hear(connection="one", silence_s=100.0, report=Report(address="h:1"))
+        watched.hear(connection="other", silence_s=1.0, report=Report(address="h:2"))
+        if end == "its connection":
+            assert watched.liveness.connection_ended("other") == []
+        elif end == "silence":
+            assert watched.pass_time(2.2) == []
+        else:
+            watched.liveness.registered("b", 1, "h:2")
+        watched.liveness.follow(record("h:2"))
+        assert watched.alive == set()
+
+
+def test_a_stranger_with_the_id_of_a_master_that_was_not_heard_yet_does_not_stand_for_it() -> None:
+    watched = Watched()
+    watched.hear(report=Report(address="h:2"))
+    watched.liveness.follow(record("h:1"))
+    assert watched.alive == set()
+    assert watched.liveness.may_be_alive("b", 1, watched.now_s)
+
+
+def test_there_are_not_too_many_rivals() -> None:
+    watched = Watched()
+    watched.liveness.follow(record("h:0"))
+    connections = [object() for _ in range(RIVAL_COUNT_MAX + 10)]
+    for number, connection in enumerate(connections, 1):
+        watched.hear(connection=connection, report=Report(address=f"h:{number}"))
+    assert watched.liveness._rival_count == RIVAL_COUNT_MAX
+    for connection in connections:
+        watched.liveness.connection_ended(connection)
+    assert (watched.liveness._rival_count, watched.liveness._rivals) == (0, {})
 
 
 def test_after_a_restart_it_is_not_known_who_is_gone() -> None:

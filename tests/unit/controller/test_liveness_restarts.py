@@ -1,7 +1,7 @@
 """What counts of what brokers have said."""
 
-from pymq.controller.groups import Report
 from pymq.controller.liveness import Liveness
+from pymq.controller.reports import Report
 
 FAR, NEAR, LATER = Report(epoch=3, max_offset=9), Report(epoch=3, max_offset=5), Report(epoch=4)
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from pymq.controller.groups import GroupState, Member, Report, alter_sync_state_set
+from pymq.controller.groups import GroupState, Member, alter_sync_state_set
 from pymq.controller.liveness import Liveness
 from pymq.controller.new_holders import GROUP_COUNT_MAX, NewHolders
+from pymq.controller.reports import Report
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 
@@ -50,16 +51,16 @@ class Bed:
 def test_it_has_to_have_what_the_master_had_after_it_came() -> None:
     bed = Bed()
     bed.says(1, 100)
-    assert bed.new_holders.lacking(GROUP) == set()
+    assert bed.new_holders.unconfirmed(GROUP) == set()
     bed.comes()
-    assert bed.new_holders.lacking(GROUP) == {2}
+    assert bed.new_holders.unconfirmed(GROUP) == {2}
     bed.says(2, 100)
-    assert bed.new_holders.lacking(GROUP) == {2}  # the master may have had more
+    assert bed.new_holders.unconfirmed(GROUP) == {2}  # the master may have had more
     bed.says(1, 200)
-    assert bed.new_holders.lacking(GROUP) == {2}
+    assert bed.new_holders.unconfirmed(GROUP) == {2}
     bed.says(1, 300)
     bed.says(2, 200)
-    assert bed.new_holders.lacking(GROUP) == set()
+    assert bed.new_holders.unconfirmed(GROUP) == set()
     bed.new_holders.joined("b", {2})
     assert bed.new_holders._groups == {}
 
@@ -70,18 +71,18 @@ def test_what_a_former_master_had_does_not_count() -> None:
     bed.comes()
     bed.says(1, 300)
     bed.says(2, 200)
-    assert bed.new_holders.lacking(GROUP) == {2}
+    assert bed.new_holders.unconfirmed(GROUP) == {2}
     later = GroupState.from_json(GROUP.to_json() | {"masterEpoch": 6})
     bed.liveness.connection_ended(1)
-    assert bed.new_holders.lacking(later) == {2}
+    assert bed.new_holders.unconfirmed(later) == {2}
     bed.says(1, 200)
-    assert bed.new_holders.lacking(later) == set()
+    assert bed.new_holders.unconfirmed(later) == set()
 
 
 def test_another_one_that_came_since_is_the_one() -> None:
     bed = Bed()
     bed.comes("h:7")
-    assert bed.new_holders.lacking(GROUP) == set()  # it is not there any more
+    assert bed.new_holders.unconfirmed(GROUP) == set()  # it is not there any more
 
 
 def test_it_is_refused_until_then() -> None:
@@ -92,7 +93,7 @@ def test_it_is_refused_until_then() -> None:
         master_epoch=5,
         wanted=wanted,
         alive={1: Report(), 2: Report()},
-        lacking={2},
+        unconfirmed={2},
     )
     assert outcome.code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE
     assert outcome.state == GROUP and "h:2" in (outcome.remark or "")

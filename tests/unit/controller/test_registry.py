@@ -33,7 +33,7 @@ def test_what_is_read_is_not_overtaken_by_a_change_that_was_begun_before() -> No
     async def main() -> None:
         store = SlowStore()
         as_any: Any = store
-        registry = Registry(as_any)
+        registry = Registry(as_any, lambda state: None)
         async with asyncio.TaskGroup() as tasks:
             change = tasks.create_task(registry.change("b", lambda state: Outcome(NEW)))
             await asyncio.sleep(0)
@@ -45,5 +45,28 @@ def test_what_is_read_is_not_overtaken_by_a_change_that_was_begun_before() -> No
             store.go_on.set()
         assert change.result().state == NEW
         assert read.result() == NEW
+
+    asyncio.run(main())
+
+
+def test_what_is_in_the_store_is_told_before_anything_is_decided() -> None:
+    """Another process may have changed it."""
+
+    async def main() -> None:
+        store = SlowStore()
+        store.go_on.set()
+        as_any: Any = store
+        seen: list[GroupState | str] = []
+
+        def decide(state: GroupState | None) -> Outcome:
+            seen.append("decided")
+            return Outcome(NEW)
+
+        registry = Registry(as_any, seen.append)
+        await registry.change("b", decide)
+        assert seen == [OLD, "decided", NEW]
+        seen.clear()
+        assert await registry.read("b") == NEW
+        assert seen == [NEW]
 
     asyncio.run(main())

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from pymq.controller.elections import elect, gives_way, is_behind, lacking, with_last_term
+from pymq.controller.elections import elect
 from pymq.controller.groups import (
     GroupState,
     LastTerm,
     Member,
     Outcome,
-    Report,
     alter_sync_state_set,
     clean,
     register,
 )
+from pymq.controller.reports import LogEnd, Report
+from pymq.controller.two_of_one_id import gives_way, incomplete, is_behind, with_last_term
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 
@@ -89,12 +90,43 @@ def test_whose_heartbeats_say_another_address_is_not_elected() -> None:
 
 
 def test_who_has_less_than_the_one_before_is_elected_only_if_nobody_else_is_in_sync() -> None:
-    less = {1: replace(says(5), has_less=True)}
-    assert lacking(ALONE, less) == {}
+    less = {1: replace(says(5), had=LogEnd(5, 110))}
+    assert incomplete(ALONE, less) == {}
     others = replace(ALONE, in_sync=SyncStateSet(frozenset({1, 2}), 7), last_terms={})
     outcome = elect(others, alive=less)
     assert master_of(outcome) == (NONE_LEFT, None) and "had more" in (outcome.remark or "")
     assert master_of(elect(others, alive=less, asked=1, is_designated=True)) == (OK, 1)
+
+
+def test_if_all_in_sync_have_less_the_one_that_goes_furthest_is_elected() -> None:
+    """Their power was lost, and their addresses are other ones: nobody has what was not flushed."""
+    group = replace(ALONE, in_sync=SyncStateSet(frozenset({1, 2}), 7), last_terms={})
+    short = {
+        1: replace(says(5, "h:1", 100), had=LogEnd(5, 110)),
+        2: replace(says(5, "h:2", 105), had=LogEnd(5, 120)),
+        3: says(5, "h:3", 900),
+    }
+    outcome = elect(group, alive=short)
+    assert master_of(outcome) == (OK, 2)
+    assert "15 bytes are missing" in (outcome.remark or "")
+    # One that is away, or that was put out, may have everything; nor is one elected that is behind.
+    others = {3: short[3], 1: short[1]}
+    assert master_of(elect(group, alive=others)) == (NONE_LEFT, None)
+    elsewhere = {**others, 2: replace(short[2], address="h:9")}
+    assert master_of(elect(group, alive=elsewhere)) == (NONE_LEFT, None)
+    behind = replace(group, last_terms={2: LastTerm(epoch=6, address="h:9")})
+    assert master_of(elect(behind, alive=short)) == (NONE_LEFT, None)
+    # And one that has everything is elected, also if another one goes further.
+    whole = {**short, 1: says(5, "h:1", 100)}
+    outcome = elect(group, alive=whole)
+    assert master_of(outcome) == (OK, 1) and outcome.remark is None
+
+
+def test_who_is_designated_outside_of_the_set_is_the_one_that_counts_as_well() -> None:
+    group = replace(ALONE, in_sync=SyncStateSet(frozenset(), 7))
+    outcome = elect(group, alive={1: says(4)}, asked=1, is_designated=True)
+    assert master_of(outcome) == (OK, 1)
+    assert outcome.state and outcome.state.last_terms == {}
 
 
 # --------------------------------------------------------------------------- what is remembered
@@ -115,6 +147,14 @@ def test_who_has_less_than_the_one_before_is_elected_only_if_nobody_else_is_in_s
 def test_what_the_master_says_of_its_log_is_kept(report: Report, epoch: int | None) -> None:
     found = with_last_term(LED, {1: says(6), 2: report}).last_terms
     assert found == ({} if epoch is None else {2: LastTerm(epoch=epoch, address="h:2")})
+
+
+def test_what_is_kept_never_becomes_less() -> None:
+    group = replace(LED, last_terms={2: LastTerm(epoch=5, address="h:9")})
+    assert with_last_term(group, {2: says(3, "h:2")}) is group
+    for epoch in (5, 6):
+        found = with_last_term(group, {2: says(epoch, "h:2")}).last_terms
+        assert found == {2: LastTerm(epoch=epoch, address="h:2")}
 
 
 def test_nothing_is_kept_of_a_group_without_a_master() -> None:
@@ -165,7 +205,6 @@ def test_states_are_read_with_and_without_it() -> None:
         (says(4, "h:1"), None, "h:7", False),
         (says(5, "h:1"), 5, "h:9", False),
         (says(None, "h:1"), 5, "h:9", False),
-        (says(4, "h:9"), None, "h:1", True),  # was put out, and goes on beating
         (says(5, "h:1"), 5, "h:1", False),
         (says(4), 5, "h:7", False),
     ],

@@ -34,7 +34,7 @@ class Position(NamedTuple):
 class LogPosition(Protocol):
     """How far this broker's log is; heartbeats tell the controller."""
 
-    def position(self) -> tuple[int, int, int] | Position:
+    def position(self) -> Position:
         """Return how far it is."""
 
 
@@ -61,7 +61,7 @@ def heartbeat(
     *,
     broker_id: int,
     address: str,
-    position: tuple[int, int, int] | Position,
+    position: Position,
 ) -> BrokerHeartbeatRequest:
     """Return a heartbeat.
 
@@ -70,9 +70,9 @@ def heartbeat(
         replication: how long it may be silent, and how willing it is to be the master.
         broker_id: the controller's.
         address: ``host:port`` at which clients reach the broker.
-        position: see ``LogPosition``.
+        position: how far its log is.
     """
-    epoch, end, confirmed_end, is_able = Position(*position)
+    epoch, end, confirmed_end, is_able = position
     priority = min(replication.election_priority, LAST_PRIORITY - 1)
     return BrokerHeartbeatRequest(
         cluster_name=config.cluster,

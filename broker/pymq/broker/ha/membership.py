@@ -95,7 +95,7 @@ class Membership:
         self._tasks = Tasks("membership")
         self._id = 0
         self._is_registered = False
-        #: A learner that is elected has the controllers believe that it is gone.
+        #: Controllers shall take it for gone: an elected learner, or see ``keep_silent``.
         self._is_unwilling = False
         #: The last epoch of which this broker cannot be the master any more: that of the log when
         #: this process was started, or one that another broker with its id may have had.
@@ -104,7 +104,7 @@ class Membership:
 
     def start(self) -> None:
         """Begin; the epochs of the log are known, and where it ends."""
-        self._begun = self._log.position()[0]
+        self._begun = self._log.position().epoch
         self._controllers.start()
         self._tasks.start("terms", self._run())
         self._tasks.repeat(
@@ -150,7 +150,7 @@ class Membership:
             RequestCode.CONTROLLER_REGISTER_BROKER,
             self._requests.register(
                 self._id,
-                log_epoch=self._log.position()[0],
+                log_epoch=self._log.position().epoch,
                 has_had_id=self._refusals.has_had,
             ),
         )
@@ -307,7 +307,7 @@ class Membership:
             return
         if self._is_of_another_life(number, master_id):
             return
-        last = self._log.position()[0]
+        last = self._log.position().epoch
         if number < last:
             self._warn_of_old_copy(number, f"the log of this broker has epoch {last}")
             return
@@ -328,7 +328,7 @@ class Membership:
 
         What is acknowledged before could be lost to a copy of this store.
         """
-        while self.term is term and self._log.position()[0] < term.number:
+        while self.term is term and self._log.position().epoch < term.number:
             await asyncio.sleep(BEGUN_POLL_S)
         if self.term is term:
             self._beat()

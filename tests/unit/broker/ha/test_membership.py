@@ -10,6 +10,7 @@ import pytest
 from tests.unit.store.stores import FakeClock
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.heartbeat import Position
 from pymq.broker.ha.identity import Identity, IdentityFiles
 from pymq.broker.ha.membership import BEGUN_POLL_S, Membership
 from pymq.broker.ha.set_change import SetRefused
@@ -129,8 +130,8 @@ class Bed:
         told = Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, SET.encode())
         self.membership.told(told)
 
-    def position(self) -> tuple[int, int, int]:
-        return self.last_epoch, 100, 90
+    def position(self) -> Position:
+        return Position(self.last_epoch, 100, 90)
 
 
 @pytest.fixture
