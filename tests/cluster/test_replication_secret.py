@@ -422,7 +422,7 @@ def test_the_tables_follow_no_other_master_than_the_log(
     first = own_port()
     ports = iter([first])
     monkeypatch.setattr(
-        "tests.cluster.test_replication.own_port", lambda: next(ports, None) or own_port()
+        "tests.cluster.replicated.own_port", lambda: next(ports, None) or own_port()
     )
     pinned = {"master_address": f"{host}:{first['listen_port'] + 1}"}
     with pair_of(

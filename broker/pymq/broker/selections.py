@@ -6,7 +6,8 @@ Source: RocketMQ PullMessageProcessor, ExpressionMessageFilter, FilterAPI.
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -16,7 +17,14 @@ from pymq.broker.state.filter_turns import COSTLY_WEIGHT, FilterTurns, TurnBudge
 from pymq.broker.state.filters import SQL92, TAG_TYPES, FilterTable
 from pymq.broker.state.message_filter import MessageFilter
 from pymq.errors import LocalProtocolError, refusal
-from pymq.filter.evaluate import SqlFilter, find_sql92, known_sql92, remember_sql92, try_sql92
+from pymq.filter.evaluate import (
+    Compiled,
+    SqlFilter,
+    find_sql92,
+    known_sql92,
+    remember_sql92,
+    try_sql92,
+)
 from pymq.filter.sql92 import EXPRESSION_LENGTH_MAX
 from pymq.net.said_once import SaidOnce
 from pymq.protocol import names
@@ -67,11 +75,20 @@ class Selections:
         known = None if group is None else self._filters.find(topic, group)
         return known is not None and known.entry.expression == expression
 
-    async def prepare(self, expression: str) -> None:
-        """Compile a long expression in a thread, while others have their turns."""
+    async def prepare(self, expression: str) -> Compiled:
+        """Compile a long expression in a thread, while others have their turns.
+
+        It is remembered, but only until others have been: use it before anything is waited for.
+        """
         async with self._compiling:  # one at a time: threads take time from the event loop, too
-            if known_sql92(expression) is None:
-                remember_sql92(expression, await asyncio.to_thread(try_sql92, expression))
+            known = known_sql92(expression)
+            if known is not None:
+                return known
+            return remember_sql92(expression, await asyncio.to_thread(try_sql92, expression))
+
+    def using(self, prepared: Mapping[str, Compiled]) -> AbstractContextManager[None]:
+        """Have groups subscribe with expressions that were prepared, however many they are."""
+        return self._filters.using(prepared)
 
     def check_size(self, subscription: Subscription) -> None:
         """Check what a heartbeat subscribes to: it is kept, whether it parses or not.

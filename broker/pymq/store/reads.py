@@ -27,8 +27,6 @@ _log = logging.getLogger(__name__)
 
 #: Blocks of the log that were in memory count as such for a while: asking costs as much as a read.
 _BLOCK_BYTES, _BLOCK_COUNT, _LOADED_S = 1 << 20, 1024, 1.0
-
-
 #: Comparisons to look at what has arrived: about a millisecond.
 _LOOK_WEIGHT_MAX = 2_000
 

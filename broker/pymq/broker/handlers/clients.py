@@ -3,6 +3,7 @@
 Source: RocketMQ ClientManageProcessor, ConsumerManageProcessor.
 """
 
+import asyncio
 import weakref
 from collections.abc import Mapping
 
@@ -14,6 +15,7 @@ from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
 from pymq.errors import BrokerError, refusal
+from pymq.filter.evaluate import Compiled
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
@@ -56,6 +58,11 @@ class ClientHandlers:
         self._heartbeats: weakref.WeakKeyDictionary[ServerConnection, tuple[bytes, Heartbeat]] = (
             weakref.WeakKeyDictionary()
         )
+        #: Held by the requests that wait for a filter of their connection, or for one another:
+        #: what comes later must not overtake them, and goes without as soon as there is none.
+        self._turns: weakref.WeakValueDictionary[ServerConnection, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -73,30 +80,37 @@ class ClientHandlers:
         changed: also when we do not know them, because we were restarted meanwhile.
         """
         body = self._decoded(request.connection, bytes(request.body))
-        unprepared = self._unprepared(body)
-        if unprepared:
-            return self._take_late(request, body, unprepared)
-        return self._take(request, body)
+        turn = self._turns.get(request.connection)
+        if turn is None and not self._unprepared(body):
+            return self._take(request, body)
+        if turn is None:
+            turn = self._turns[request.connection] = asyncio.Lock()
+        return self._take_late(request, body, turn)
 
     async def _take_late(
-        self, request: Request, body: Heartbeat, unprepared: list[str]
+        self, request: Request, body: Heartbeat, turn: asyncio.Lock
     ) -> Command | None:
-        for expression in unprepared:
-            await self._selections.prepare(expression)
-        if request.connection.is_open:
-            return self._take(request, body)
+        prepared: dict[str, Compiled] = {}
+        async with turn:
+            for expression in self._unprepared(body):
+                if request.connection.is_open:
+                    prepared[expression] = await self._selections.prepare(expression)
+            if request.connection.is_open:
+                with self._selections.using(prepared):
+                    return self._take(request, body)
         request.abandon()  # nobody would unregister what it registers
         return None
 
     def _unprepared(self, body: Heartbeat) -> list[str]:
         """Return the long filters that are new here, to be compiled first."""
-        return [
-            one.expression
+        new = {
+            one.expression: None
             for consumer in body.consumers
             for one in consumer.subscriptions
             if one.expression_type == SQL92
             and not self._selections.is_ready(one.topic, consumer.group, one.expression)
-        ]
+        }
+        return list(new)
 
     def _take(self, request: Request, body: Heartbeat) -> Command:
         client = Client(
@@ -163,8 +177,16 @@ class ClientHandlers:
             is_ordered = any(topics.is_ordered(one.topic) for one in consumer.subscriptions)
             topics.order([topic], is_wanted=is_ordered)
 
-    def unregister(self, request: Request) -> Command:
+    def unregister(self, request: Request) -> Answer:
         """UNREGISTER_CLIENT (35)."""
+        turn = self._turns.get(request.connection)
+        return self._unregister(request) if turn is None else self._unregister_late(request, turn)
+
+    async def _unregister_late(self, request: Request, turn: asyncio.Lock) -> Command:
+        async with turn:
+            return self._unregister(request)
+
+    def _unregister(self, request: Request) -> Command:
         header = UnregisterClientRequest.from_fields(request.fields)
         if header.producer_group:
             self._clients.unregister_producer(request.connection, header.producer_group)

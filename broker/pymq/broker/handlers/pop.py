@@ -95,6 +95,10 @@ class PopHandlers:
             return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
         waits_ms = header.poll_ms - age_ms
         deadline_s = self._clock.monotonic_s() + waits_ms / 1000
+        return self._pop_checked(request, header, deadline_s)
+
+    def _pop_checked(self, request: Request, header: PopRequest, deadline_s: float) -> Answer:
+        """Serve a pop, for the first time or again, once its filter is compiled."""
         is_sql = header.expression_type == SQL92
         if is_sql and not self._selections.is_ready(header.topic, None, header.expression):
             return self._pop_unprepared(request, header, deadline_s)
@@ -104,18 +108,23 @@ class PopHandlers:
         self, request: Request, header: PopRequest, deadline_s: float
     ) -> Response | None:
         await self._selections.prepare(header.expression or "")
+        if not request.connection.is_open:
+            self._give_up(request, header)
+            return None
         answer = self._pop(request, header, self._check(header), deadline_s)
         return await answer if isinstance(answer, Coroutine) else answer
 
     def _pop(
         self, request: Request, header: PopRequest, wanted: Wanted, deadline_s: float
     ) -> Answer:
-        popped = Popped(TurnBudget(wanted.selection.weight))
+        popped, budget = Popped(), TurnBudget(wanted.selection.weight)
         if header.order or not self._in_flight.is_full:
-            steps = self._popping.pop(wanted, popped)
+            steps = self._popping.pop(wanted, budget, popped)
             reading = next(steps, None)
             if reading is not None:
-                return self._pop_cold(request, header, wanted, deadline_s, popped, reading, steps)
+                return self._pop_cold(
+                    request, header, wanted, deadline_s, popped, reading, steps, budget
+                )
         if popped.taken:
             return self._keep(request, header, popped)
         return self._hold(request, header, wanted, deadline_s, popped)
@@ -127,16 +136,13 @@ class PopHandlers:
         wanted: Wanted,
         deadline_s: float,
         popped: Popped,
-        reading: MatchingRead | EntryPrefetchJob | None,
+        reading: MatchingRead | EntryPrefetchJob,
         steps: Steps,
+        budget: TurnBudget,
     ) -> Response | None:
-        while reading is not None:
-            if isinstance(reading, MatchingRead):
-                await self._waiting.wait_in_memory(*reading.places())
-                await self._selections.turns.wait(popped.budget)
-            else:
-                await self._waiting.run(reading)
-            reading = next(steps, None)
+        if not await self._take_late(request, reading, steps, budget):
+            self._give_up(request, header)
+            return None
         if popped.taken:
             answer = self._keep(request, header, popped)
         else:
@@ -150,6 +156,27 @@ class PopHandlers:
             )
             answer = self._hold(request, header, wanted, deadline_s, popped)
         return await answer if isinstance(answer, Coroutine) else answer
+
+    async def _take_late(
+        self,
+        request: Request,
+        first: MatchingRead | EntryPrefetchJob,
+        steps: Steps,
+        budget: TurnBudget,
+    ) -> bool:
+        """Go on with the steps of a pop; undo them and return False if its sender has gone."""
+        reading: MatchingRead | EntryPrefetchJob | None = first
+        while reading is not None:
+            if isinstance(reading, MatchingRead):
+                await self._waiting.wait_in_memory(*reading.places())
+                await self._selections.turns.wait(budget)
+            else:
+                await self._waiting.run(reading)
+            if not request.connection.is_open:
+                steps.close()
+                return False
+            reading = next(steps, None)
+        return True
 
     def _keep(self, request: Request, header: PopRequest, popped: Popped) -> Answer:
         for taken in popped.taken:
@@ -212,7 +239,7 @@ class PopHandlers:
                 HeldPop(
                     request,
                     deadline_s,
-                    functools.partial(self._pop_again, request, header, deadline_s),
+                    functools.partial(self._pop_checked, request, header, deadline_s),
                     room,
                     self._popping.retry_topics(header.topic, header.consumer_group),
                     functools.partial(self._is_wanted, wanted.selection),
@@ -228,8 +255,10 @@ class PopHandlers:
             code = ResponseCode.POLLING_FULL
         return _nothing(request, code, "NO_MESSAGE_IN_QUEUE", header, popped.rest_count)
 
-    def _pop_again(self, request: Request, header: PopRequest, deadline_s: float) -> Answer:
-        return self._pop(request, header, self._check(header), deadline_s)
+    def _give_up(self, request: Request, header: PopRequest) -> None:
+        """Give up a pop whose sender has disconnected; what woke it is for the next one."""
+        request.abandon()
+        self._polls.wake((header.topic, header.consumer_group, header.queue_id))
 
     def _check(self, header: PopRequest) -> Wanted:
         """Check that a pop may be served."""

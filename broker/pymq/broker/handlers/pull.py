@@ -103,6 +103,9 @@ class PullHandlers:
 
     async def _pull_unprepared(self, request: Request, header: PullRequest) -> Response | None:
         await self._checks.prepare(header)
+        if not request.connection.is_open:
+            request.abandon()
+            return None
         answer = self._pull_checked(request, header)
         return await answer if isinstance(answer, Coroutine) else answer
 
@@ -133,6 +136,9 @@ class PullHandlers:
         prefetch: EntryPrefetchJob,
     ) -> Response | None:
         await self._responses.run(prefetch)
+        if not request.connection.is_open:
+            request.abandon()
+            return None
         answer = self._pull(request, header, selection)
         return await answer if isinstance(answer, Coroutine) else answer
 
@@ -230,11 +236,14 @@ class PullHandlers:
 
     async def _finish_late(
         self, request: Request, header: PullRequest, reading: MatchingRead, budget: TurnBudget
-    ) -> Response:
+    ) -> Response | None:
         result = None
         while result is None:
             await self._responses.wait_in_memory(*reading.places())
             await self._turns.wait(budget)
+            if not request.connection.is_open:
+                request.abandon()
+                return None
             result = self._store.reads.advance(reading)
             if result is None and budget.is_over:
                 result = self._store.reads.stop(reading)

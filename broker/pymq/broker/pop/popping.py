@@ -45,8 +45,9 @@ _PASSED = frozenset(
 #: Where to begin in a queue without progress.
 INIT_MIN = 0
 
-#: A pop in steps: each is a read that has to wait for a disk or its turn before the next.
-Steps: TypeAlias = Iterator[MatchingRead | EntryPrefetchJob]
+#: A pop in steps: each is a read that has to wait for a disk or its turn before the next. Whoever
+#: closes it before its end undoes it.
+Steps: TypeAlias = Generator[MatchingRead | EntryPrefetchJob, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +98,9 @@ class Popped:
     """What a pop took, and about how many messages are left.
 
     Attributes:
-        budget: the time it has.
         is_unfinished: messages that are not wanted are still to be passed.
     """
 
-    budget: TurnBudget
     taken: list[Taken] = field(default_factory=list)
     rest_count: int = 0
     is_unfinished: bool = False
@@ -177,18 +176,23 @@ class Popping:
             found.append(names.pop_retry_topic(topic, group, v2=False))
         return found
 
-    def pop(self, wanted: Wanted, popped: Popped) -> Steps:
+    def pop(self, wanted: Wanted, budget: TurnBudget, popped: Popped) -> Steps:
         """Take messages, in steps; every step of ``popped.taken`` is to be kept or undone.
+
+        Args:
+            wanted: by whom, and which.
+            budget: the time it has.
+            popped: gets what is taken.
 
         Raises:
             CorruptRecord: a queue or the log is damaged.
         """
         try:
             for topic, queue_id in self._places(wanted, popped):
-                if popped.budget.is_over:
+                if budget.is_over:
                     popped.is_unfinished = True
                     break
-                yield from self._pop_queue(wanted, topic, queue_id, popped)
+                yield from self._pop_queue(wanted, topic, queue_id, budget, popped)
         except _Forgotten:
             popped.is_unfinished = True
         except BaseException:  # also when nobody wants the rest
@@ -254,7 +258,9 @@ class Popping:
         for number in range(first, first + count):
             yield topic, number % count
 
-    def _pop_queue(self, wanted: Wanted, topic: str, queue_id: int, popped: Popped) -> Steps:
+    def _pop_queue(
+        self, wanted: Wanted, topic: str, queue_id: int, budget: TurnBudget, popped: Popped
+    ) -> Steps:
         """Take messages of one queue, if it is free.
 
         Raises:
@@ -270,9 +276,11 @@ class Popping:
         if not self._take_reset(queue):
             popped.is_unfinished = True
             return
-        yield from self._pop_alone(wanted, queue, left, popped)
+        yield from self._pop_alone(wanted, queue, left, budget, popped)
 
-    def _pop_alone(self, wanted: Wanted, queue: GroupQueue, left: int, popped: Popped) -> Steps:
+    def _pop_alone(
+        self, wanted: Wanted, queue: GroupQueue, left: int, budget: TurnBudget, popped: Popped
+    ) -> Steps:
         """Take up to ``left`` messages of a queue that no other pop waits with.
 
         Raises:
@@ -285,11 +293,11 @@ class Popping:
         ):
             return  # what is left there is not to be had now
         for _ in range(_EMPTY_READS_MAX):
-            result = yield from self._read(wanted, queue, at, left, popped.budget)
+            result = yield from self._read(wanted, queue, at, left, budget)
             if result.status in _WRONG_OFFSET:
                 at = result.next_queue_offset
                 self._progress.commit(queue, at)
-                result = yield from self._read(wanted, queue, at, left, popped.budget)
+                result = yield from self._read(wanted, queue, at, left, budget)
             if result.count:
                 step = None
                 if wanted.in_order:
@@ -305,7 +313,7 @@ class Popping:
                 break
             self._progress.skip(queue, at, result.next_queue_offset)
             at = result.next_queue_offset
-            if popped.budget.is_over:
+            if budget.is_over:
                 popped.is_unfinished = True
                 break
         else:

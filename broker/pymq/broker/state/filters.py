@@ -8,7 +8,8 @@ Source: RocketMQ ConsumerFilterManager, ConsumerFilterData.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pymq.broker.config import BrokerConfig
@@ -17,7 +18,7 @@ from pymq.broker.state.message_filter import MessageFilter
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord
 from pymq.filter.bloom import BloomFilter
-from pymq.filter.evaluate import SqlFilter, find_sql92
+from pymq.filter.evaluate import Compiled, SqlFilter, find_sql92
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.filter_body import (
@@ -103,6 +104,8 @@ class FilterTable:
         self._expiry_ms = config.filter_expiry_ms
         self._topics: dict[str, dict[str, GroupFilter]] = {}
         self._topics_of: dict[str, set[str]] = {}
+        #: Expressions that need not be compiled, for the time of one call.
+        self._prepared: Mapping[str, Compiled] = {}
         #: Expressions that did not compile and were warned of, by topic and group.
         self._warned: dict[tuple[str, str], str] = {}
         #: Topics and groups of which was said that members filter by different expressions.
@@ -144,6 +147,18 @@ class FilterTable:
         )
 
     # --- registration
+
+    @contextmanager
+    def using(self, prepared: Mapping[str, Compiled]) -> Iterator[None]:
+        """Take what these expressions compile to from here; for one turn of the event loop.
+
+        ``find_sql92`` remembers too few for all that a client may subscribe with at once.
+        """
+        self._prepared = prepared
+        try:
+            yield
+        finally:
+            self._prepared = {}
 
     def subscribe(self, group: str, subscriptions: Iterable[Subscription]) -> None:
         """Take over what a member of a group subscribes to."""
@@ -224,7 +239,7 @@ class FilterTable:
     def _compile(self, group: str, subscription: Subscription) -> SqlFilter | None:
         topic, expression = subscription.topic, subscription.expression
         if subscription.expression_type == SQL92:
-            compiled = find_sql92(expression)
+            compiled = self._prepared.get(expression) or find_sql92(expression)
             if isinstance(compiled, SqlFilter):
                 return compiled
             reason = str(compiled)

@@ -24,8 +24,6 @@ from pymq.store.keys import Keys
 
 _log = logging.getLogger(__name__)
 
-#: The remark of an end that changed nothing.
-ENDED_BEFORE = "the transaction has ended before; that decision stands"
 #: The remark where nobody can tell.
 UNKNOWN = "the transaction is not open; whether it was discarded cannot be looked up; try again"
 #: The remark where nobody ever can.

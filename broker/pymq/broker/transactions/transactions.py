@@ -22,7 +22,7 @@ from pymq.broker.log_writer import Done, LogWriter, Outcome
 from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.transactions import OpenTransactions
-from pymq.broker.transactions.discarded import ENDED_BEFORE, UNKNOWN, DiscardedTransactions
+from pymq.broker.transactions.discarded import UNKNOWN, DiscardedTransactions
 from pymq.broker.transactions.messages import TransactionalMessages
 from pymq.broker.transactions.start import find_transactions
 from pymq.clock import Clock
@@ -45,6 +45,8 @@ from pymq.store import MessageStore, PutResult, PutStatus, RecordGroup
 
 _log = logging.getLogger(__name__)
 
+#: The remark of an end that changed nothing.
+_ENDED_BEFORE = "the transaction has ended before; that decision stands"
 #: Offsets of ended transactions that are remembered, so that a second end is answered quickly.
 _ENDED_COUNT = 50_000
 
@@ -215,7 +217,7 @@ class Transactions:
         """Carry out a decision about a transaction that is not open only if it was discarded."""
         # On a full disk what ended it may be in the log, but not be found yet.
         if own is None or own in self._ended:
-            ended(ResponseCode.SUCCESS, ENDED_BEFORE)
+            ended(ResponseCode.SUCCESS, _ENDED_BEFORE)
             return
 
         async def act(is_undecided: bool | None) -> None:
@@ -229,7 +231,7 @@ class Transactions:
                 return
             if not is_undecided:
                 self._remember(own)
-                ended(ResponseCode.SUCCESS, ENDED_BEFORE)
+                ended(ResponseCode.SUCCESS, _ENDED_BEFORE)
                 return
             _log.warning("a discarded transaction is ended: message %r", own.unique_key)
             told = _Told()
@@ -331,7 +333,7 @@ class Transactions:
                 self.copy(offset, copy, lambda *outcome: resumed(*_answer(*outcome)))
             return
         if own is None or own in self._ended:  # see _end_closed
-            resumed(ResponseCode.SYSTEM_ERROR, ENDED_BEFORE)
+            resumed(ResponseCode.SYSTEM_ERROR, _ENDED_BEFORE)
             return
 
         async def act(is_undecided: bool | None) -> None:
@@ -341,7 +343,7 @@ class Transactions:
             if own in self._ended:
                 is_undecided = False
             if not is_undecided:
-                remark = UNKNOWN if is_undecided is None else ENDED_BEFORE
+                remark = UNKNOWN if is_undecided is None else _ENDED_BEFORE
                 resumed(ResponseCode.SYSTEM_ERROR, remark)
                 return
             try:

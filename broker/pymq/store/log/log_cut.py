@@ -24,9 +24,10 @@ from pathlib import Path
 
 from pymq.errors import DiskFull, StoreError
 from pymq.store.files import Files
+from pymq.store.log.cut_bytes import Rest, number_of, rest_of, zero
 from pymq.store.log.segment import NAME_DIGITS, PIECE_BYTES, Segment, segment_name
 from pymq.store.log.segments import Segments
-from pymq.store.log.torn_tail import RECOVERED_NAME, Rest, number_of, rest_of, zero
+from pymq.store.log.torn_tail import RECOVERED_NAME
 
 
 class LogCut:

@@ -81,11 +81,11 @@ def test_what_is_deleted_meanwhile_gets_no_offset(
         orders=OrderTable(Clock()),
         take_reset=lambda queue: True,
     )
-    popped = Popped(TurnBudget(1))
+    popped = Popped()
     wanted = Wanted(
         topic="T", group="g", queue_id=-1, count_max=8, init_mode=1, selection=EVERYTHING
     )
-    steps = popping.pop(wanted, popped)
+    steps = popping.pop(wanted, TurnBudget(1), popped)
     next(steps)
     if what == "topic":
         topics.clear()
