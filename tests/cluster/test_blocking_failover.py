@@ -17,7 +17,7 @@ from tests.cluster.played import (
 )
 
 from pymq.client.cluster.config import ClientConfig
-from pymq.client.sending.send_encoding import encode_batches
+from pymq.client.sending.send_encoding import encode_batch as encode_messages
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     BrokerSystemError,
@@ -321,7 +321,7 @@ class RefusingBroker(PlayedBroker):
 
 
 Send = Callable[[BulkClient], object]
-BATCH = encode_batches([Message("T", b"x")], ["ID"], 1000)[0].body
+BATCH = encode_messages([Message("T", b"x")], ["ID"], 1000).body
 SENDS: dict[str, Send] = {
     "single": lambda client: client.send(Message("T", b"x")),
     "batch": lambda client: client.send_batch(None, [Message("T", b"x")]),

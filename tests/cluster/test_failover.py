@@ -13,6 +13,7 @@ from tests.administration import admin_of
 from tests.cluster.running import SLOW_MS, run
 from tests.cluster.scenarios import wait_until
 
+from pymq.broker.ha.heartbeat import Position
 from pymq.broker.role_changes import RoleChanges
 from pymq.broker.state.topics import TopicTable
 from pymq.client.consuming.consumer import Consumer
@@ -293,7 +294,7 @@ class Heartbeats:
         self._come = threading.Event()
         position = RoleChanges.position
 
-        def told(roles: RoleChanges) -> tuple[int, int, int]:
+        def told(roles: RoleChanges) -> Position:
             self._come.set()
             return position(roles)
 

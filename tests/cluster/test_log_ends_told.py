@@ -75,7 +75,7 @@ async def ask(address: str, command: Command) -> Command:
 
 def log_end(broker: Broker) -> int:
     assert broker._roles is not None
-    return broker._roles.position()[1]
+    return broker._roles.position().end
 
 
 async def answer_with(controller: str, broker_id: int, text: str) -> Command:

@@ -21,7 +21,7 @@ from tests.crash.kills import create_topic, read_all
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
 from pymq.client.sending.producer import Producer
-from pymq.client.sending.send_encoding import encode_batches
+from pymq.client.sending.send_encoding import encode_batch as encode_messages
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.protocol.message import Message
@@ -135,7 +135,7 @@ def send_blocking(name_server: str, outcomes: Outcomes, stopped: threading.Event
                     client.send_batch(None, messages)
                 else:
                     client.send_batches(
-                        queue, [encode_batches([one], ids, 4096)[0].body for one in messages]
+                        queue, [encode_messages([one], ids, 4096).body for one in messages]
                     )
             except PymqError as error:
                 count = acknowledged_before(error)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.forgotten_files import forget_files
-from pymq.broker.ha.heartbeat import Reported
+from pymq.broker.ha.heartbeat import Position
 from pymq.broker.ha.identity import IdentityFiles
 from pymq.broker.ha.lost_log import advising
 from pymq.broker.ha.membership import Membership
@@ -92,7 +92,7 @@ class RoleChanges:
             base.clock,
             IdentityFiles(store_config.root_path, cluster=config.cluster, name=config.name),
             address=base.address,
-            log=Reported(self.position, lambda: self.is_able),
+            log=self,
             on_term=self._begin_term,
             on_members=self._take_members,
         )
@@ -149,13 +149,14 @@ class RoleChanges:
 
     # --- what the membership asks, and tells
 
-    def position(self) -> tuple[int, int, int]:
-        """Return the last epoch, and the physical offsets of its end and what is confirmed."""
+    def position(self) -> Position:
+        """Return how far the log is."""
         run = self._run
         if run is not None and run.store is not None:
             self._log_end = run.store.log_end
         confirmed_end = 0 if self._members is None else self._members.confirmed_end
-        return self._epochs.epochs.last_number, self._log_end, confirmed_end
+        last_epoch = self._epochs.epochs.last_number
+        return Position(last_epoch, self._log_end, confirmed_end, self.is_able)
 
     @property
     def is_able(self) -> bool:

@@ -1,7 +1,7 @@
 """Values that users give: of the right type and in range, or an error that names them."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -113,9 +113,10 @@ def check_producer(producer: object, kind: type, *, name: str, other: str) -> No
         ConfigurationError: it is something else.
     """
     if not isinstance(producer, kind):
-        raise ConfigurationError(
-            f"producer={producer!r:.80}: expected a {name}; {other} takes those of the other kind"
-        )
+        text = f"producer={producer!r:.80}: expected a {name}"
+        if any(base.__name__ == kind.__name__ for base in type(producer).__mro__):
+            text += f"; {other} takes those of the other kind"
+        raise ConfigurationError(text)
 
 
 def check_hooks(hooks: object, kind: type[H], trace_topic: str | None) -> tuple[H, ...]:
@@ -127,10 +128,11 @@ def check_hooks(hooks: object, kind: type[H], trace_topic: str | None) -> tuple[
         trace_topic: ``None``: there is no trace.
 
     Raises:
-        ConfigurationError: they are not several of anything, one of them is no hook, or no topic
+        ConfigurationError: they are not a list or the like, one of them is no hook, or no topic
             can have that name.
     """
-    if not isinstance(hooks, Iterable):
+    # A generator would be empty for the client that a blocking one makes itself after a fork.
+    if not isinstance(hooks, Collection) or isinstance(hooks, str | bytes | Mapping):
         raise ConfigurationError(f"hooks={hooks!r:.80}: expected a list of {kind.__name__}")
     found = tuple(hooks)
     for hook in found:

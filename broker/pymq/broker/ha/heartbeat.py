@@ -3,8 +3,6 @@
 Source: RocketMQ ReplicasManager.sendHeartbeatToController.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pymq.broker.config import BrokerConfig
@@ -36,23 +34,6 @@ class LogPosition(Protocol):
 
     def position(self) -> Position:
         """Return how far it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """What a broker says of itself.
-
-    Attributes:
-        log: returns the last epoch, and the physical offsets of its end and what is confirmed.
-        is_able: returns whether this broker can be the master, as far as is known.
-    """
-
-    log: Callable[[], tuple[int, int, int]]
-    is_able: Callable[[], bool]
-
-    def position(self) -> Position:
-        """Return how far it is."""
-        return Position(*self.log(), is_able=self.is_able())
 
 
 def heartbeat(

@@ -256,8 +256,7 @@ class ColumnSends:
         loop, window = parts.pool.loop, parts.sender.window
         started_s = loop.time()
         until_s = started_s + limit_s
-        if window.is_full:
-            await window.wait_room(parts.pool.check_open, until_s)
+        await window.wait_room(parts.pool.check_open, until_s)
         parts.pool.check_open()
         is_batch = isinstance(request.body, bytes)
         send = (ColumnSend if is_batch else RecordsSend)(

@@ -253,7 +253,7 @@ class Producer(ColumnSends, Recalls):
 
         Raises:
             LocalProtocolError: the message cannot be sent; the text names the limit.
-            TooManyPending: too much is unanswered; ``await wait_room()``.
+            TooManyPending: too much is unanswered, or others wait for room; ``await wait_room()``.
             ClientClosed: the producer is not open.
         """
         if self._window.is_full:
@@ -294,7 +294,8 @@ class Producer(ColumnSends, Recalls):
 
         The messages of a request are stored next to each other in one queue. The broker takes
         all of them or refuses all; only when it is killed before it answered, a first part of
-        them may be there afterwards, as with every RocketMQ broker.
+        them may be there afterwards, as with every RocketMQ broker. The messages and their buffers
+        may be used again when it returns: it may wait for room before it reads them.
 
         Returns:
             One receipt per message, in their order.
@@ -313,8 +314,7 @@ class Producer(ColumnSends, Recalls):
         receipts: list[SendReceipt] = []
         while len(receipts) < len(several):
             try:
-                if self._window.is_full:
-                    await self._window.wait_room(self._pool.check_open, started_s + limit_s)
+                await self._window.wait_room(self._pool.check_open, started_s + limit_s)
                 stored = await self._sender.begin(next(sends))
             except PymqError as error:
                 if receipts:

@@ -158,12 +158,10 @@ class Requests:
         """Return why the send of a request cannot begin, if so."""
         if (refusal := await self._announce(topic, until_s)) is not None:
             return refusal
-        window = self._sender.window
-        if window.is_full:  # Others have begun while brokers were told who we are.
-            try:
-                await window.wait_room(self._pool.check_open, until_s)
-            except PymqError as error:
-                return error
+        try:  # Others may have begun while brokers were told who we are.
+            await self._sender.window.wait_room(self._pool.check_open, until_s)
+        except PymqError as error:
+            return error
         return None
 
     async def _announce(self, topic: str, until_s: float) -> PymqError | None:

@@ -6,6 +6,7 @@ with the properties of each message inside.
 
 import functools
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -232,16 +233,19 @@ def iter_batches(
     unique_keys: Iterable[str],
     bytes_max: int,
     *,
+    kept_bytes_max: int,
     system: Mapping[str, str] | None = None,
 ) -> Iterator[Batch]:
     """Yield as few batches as the size limit allows, in the order of the messages.
 
-    Each is made when it is asked for: of many that wait to be sent, only the next one is in memory.
+    All are encoded before the first batch, and that much is kept of it; what is not kept is encoded
+    again when its batch is asked for.
 
     Args:
         messages: all to one topic; nothing in a batch is compressed.
         unique_keys: an id for each.
         bytes_max: of the body of one batch.
+        kept_bytes_max: what is kept may exceed it by one message.
         system: further system properties of all of them.
 
     Raises:
@@ -249,44 +253,28 @@ def iter_batches(
             of them has been sent then.
     """
     keys = list(itertools.islice(unique_keys, len(messages)))
-    first = 0
-    while first < len(messages):
-        batch = _next_batch(messages, keys, first, bytes_max, system)
-        is_first, first = not first, first + len(batch.unique_keys)
-        if is_first:
-            for at in range(first, len(messages)):
-                encode_in_batch(messages[at], keys[at], bytes_max, system)
-        yield batch
-
-
-def _next_batch(
-    messages: Sequence[Message],
-    keys: list[str],
-    first: int,
-    bytes_max: int,
-    system: Mapping[str, str] | None,
-) -> Batch:
-    """Return a batch of as many messages as fit, beginning with the one at ``first``."""
+    kept: deque[bytes] = deque()
+    kept_bytes = 0
+    for message, key in zip(messages, keys, strict=True):
+        part = encode_in_batch(message, key, bytes_max, system)
+        if kept_bytes < kept_bytes_max:
+            kept.append(part)
+            kept_bytes += len(part)
     parts: list[bytes] = []
-    total = 0
-    for at in range(first, len(messages)):
-        part = encode_in_batch(messages[at], keys[at], bytes_max, system)
-        total += len(part)
-        if total > bytes_max:
-            break
+    first = total = 0
+    for at, key in enumerate(keys):
+        if kept:
+            part = kept.popleft()
+        else:
+            part = encode_in_batch(messages[at], key, bytes_max, system)
+        if total + len(part) > bytes_max:
+            yield Batch(b"".join(parts), keys[first:at])
+            parts.clear()
+            first, total = at, 0
         parts.append(part)
-    return Batch(b"".join(parts), keys[first : first + len(parts)])
-
-
-def encode_batches(
-    messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int
-) -> list[Batch]:
-    """Return all batches of messages; the arguments are those of ``iter_batches``.
-
-    Raises:
-        LocalProtocolError: a message cannot be sent in a batch.
-    """
-    return list(iter_batches(messages, unique_keys, bytes_max))
+        total += len(part)
+    if parts:
+        yield Batch(b"".join(parts), keys[first:])
 
 
 def encode_in_batch(
@@ -332,18 +320,25 @@ def encode_in_batch(
 
 
 def encode_batch(messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int) -> Batch:
-    """Return one batch with all messages; the arguments are those of ``iter_batches``.
+    """Return one batch with all messages.
+
+    Args:
+        messages: all to one topic; nothing in a batch is compressed.
+        unique_keys: an id for each.
+        bytes_max: of the body.
 
     Raises:
         LocalProtocolError: a message cannot be sent in a batch, or they are too large together.
     """
-    batches = encode_batches(messages, unique_keys, bytes_max)
-    if len(batches) != 1:
+    keys = list(itertools.islice(unique_keys, len(messages)))
+    several = zip(messages, keys, strict=True)
+    body = b"".join([encode_in_batch(message, key, bytes_max) for message, key in several])
+    if len(body) > bytes_max:
         raise LocalProtocolError(
-            f"batch of {len(messages)} messages takes {sum(len(part.body) for part in batches)} B,"
+            f"batch of {len(messages)} messages takes {len(body)} B,"
             f" expected at most {bytes_max} (body_bytes_max); send fewer at once"
         )
-    return batches[0]
+    return Batch(body, keys)
 
 
 def _batch_properties(message: Message, key: str, system: Mapping[str, str] | None) -> bytes:

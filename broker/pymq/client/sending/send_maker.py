@@ -86,11 +86,8 @@ class SendMaker:
         check_open()
         time_s = self._pool.loop.time
         limit_s = self.limit_s(deadline_s)
-        window = self._sender.window
-        if not window.is_full:
-            return limit_s
         until_s = time_s() + limit_s
-        await window.wait_room(check_open, until_s)
+        await self._sender.window.wait_room(check_open, until_s)
         return max(until_s - time_s(), MOMENT_S)
 
     def prepare(
@@ -189,6 +186,7 @@ class SendMaker:
             messages,
             [make(born_ms) for _ in messages],
             self._config.body_bytes_max,
+            kept_bytes_max=self._config.in_flight_bytes_max,
             system=_system(where),
         )
         topic, first = messages[0].topic, 0

@@ -10,8 +10,26 @@ from typing import Any
 from pymq.errors import TooManyPending
 
 
+class _Waiter:
+    """Somebody who waits for room.
+
+    Attributes:
+        woken: done when he should look whether it is his turn; another one after each look.
+        is_gone: he waits no more, and it was not his turn.
+    """
+
+    __slots__ = ("is_gone", "woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.woken: asyncio.Future[None] = loop.create_future()
+        self.is_gone = False
+
+
 class SendWindow:
     """Counts what is unanswered; whoever wants to begin a send waits for room. For one event loop.
+
+    First come, first served: while anybody waits, it is full for all others. Who waits stays in the
+    line until it is his turn, so that no room is set aside that could be lost with him.
 
     A send may begin as long as there is room for one byte, so the bytes may exceed their limit by
     one message: a limit that each message had to fit under would never let a large one pass.
@@ -31,24 +49,30 @@ class SendWindow:
 
     # It refers to no client: ``unclosed`` looks at it when its client is gone.
     __slots__ = (
-        *("_bytes_max", "_count_max", "_idle", "_waiting"),
+        *("_bytes_max", "_count_max", "_gone_count", "_idle", "_open_to", "_turn", "_waiting"),
         *("count", "gathered", "lost_count", "request_count", "size_bytes"),
     )
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max
         self._bytes_max = bytes_max
+        #: ``count_max``, or 0 while anybody waits: one comparison for whoever comes.
+        self._open_to = count_max
+        #: Who has waited and may begin now, though others wait.
+        self._turn: asyncio.Task[Any] | None = None
         self.count = 0
         self.size_bytes = 0
         self.lost_count = 0
         self.request_count = 0
         self.gathered: set[SendWindow] = set()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[_Waiter] = deque()
+        #: Who left the line in its middle since it was cleared of them.
+        self._gone_count = 0
         self._idle: asyncio.Future[None] | None = None
 
     def end_limits(self) -> None:
         """Be never full, but count on: somebody else limits what begins."""
-        self._count_max = self._bytes_max = sys.maxsize
+        self._count_max = self._bytes_max = self._open_to = sys.maxsize
 
     def gather(self, window: "SendWindow", owner: object) -> None:
         """Keep somebody's window in ``gathered`` while he is there, or if he leaves something."""
@@ -72,21 +96,23 @@ class SendWindow:
     @property
     def is_full(self) -> bool:
         """Must the next send wait?"""
-        return self.count >= self._count_max or self.size_bytes >= self._bytes_max
+        if self.count < self._open_to and self.size_bytes < self._bytes_max:
+            return False
+        return self._turn is None or asyncio.current_task() is not self._turn or not self._has_room
 
     def begin(self, size_bytes: int) -> None:
         """Count a send that begins."""
         self.count += 1
         self.size_bytes += size_bytes
-        if self._waiting and not self.is_full:
-            self._wake_one()
+        if self._waiting:
+            self._end_turn()
 
     def end(self, size_bytes: int, count: int = 1) -> None:
         """Count what is answered, by default one send, and let the next one begin."""
         self.count -= count
         self.size_bytes -= size_bytes
-        if self._waiting and not self.is_full:
-            self._wake_one()
+        if self._waiting:
+            self._wake(count)
         if not self.count and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
@@ -112,23 +138,63 @@ class SendWindow:
         else:
             self.request_count -= 1
 
-    def _wake_one(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                break
+    # --- the line
+
+    @property
+    def _has_room(self) -> bool:
+        """May the first of those who wait begin?"""
+        return self.count < self._count_max and self.size_bytes < self._bytes_max
+
+    def _first(self) -> _Waiter | None:
+        """Return who is first in the line, without those who have left it."""
+        waiting = self._waiting
+        while waiting:
+            first = waiting[0]
+            if not (first.is_gone or first.woken.cancelled()):
+                return first
+            waiting.popleft()
+        self._open_to = self._count_max
+        return None
+
+    def _wake(self, count: int = 0) -> None:
+        """Wake the first if there is room, and those for whom ``count`` places have become free.
+
+        These look in the same turn of the loop, one behind the other. It is the first who counts:
+        whoever leaves the line, or begins, wakes the one who is first then.
+        """
+        first = self._first()
+        if first is None or not self._has_room:
+            return
+        if not first.woken.done():
+            first.woken.set_result(None)
+        free = self._count_max - self.count
+        if free <= len(self._waiting):
+            for at in range(max(free - count, 1), free):
+                woken = self._waiting[at].woken
+                if not woken.done():
+                    woken.set_result(None)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Take somebody out of the line; those in its middle together: each would cost a search."""
+        waiter.is_gone = True
+        self._gone_count += 1
+        if 2 * self._gone_count > len(self._waiting):
+            self._waiting = deque(one for one in self._waiting if not one.is_gone)
+            self._gone_count = 0
+
+    def _end_turn(self) -> None:
+        """Let nobody begin but who is first: who could, has begun, or did not want to."""
+        self._turn = None
+        self._wake()
 
     def wake_all(self) -> None:
         """Wake whoever waits: the client is closed."""
         for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+            if not waiter.woken.done():
+                waiter.woken.set_result(None)
 
-    async def wait_room(
-        self, check_open: Callable[[], None], until_s: float | None = None
-    ) -> None:
-        """Wait until another send may begin.
+    async def wait_room(self, check_open: Callable[[], None], until_s: float | None = None) -> None:
+        """Wait until another send may begin; nobody else may, until the caller waits for something.
 
         Args:
             check_open: raises when the client is not open any more.
@@ -138,22 +204,35 @@ class SendWindow:
             ClientClosed: the client was closed meanwhile.
             TooManyPending: there was no room in time.
         """
+        if not self.is_full:
+            return
         try:
             async with asyncio.timeout_at(until_s):
-                await self._wait_room(check_open)
+                await self._wait_turn(check_open)
         except TimeoutError as error:
             raise self.refusal() from error
 
-    async def _wait_room(self, check_open: Callable[[], None]) -> None:
-        while self.is_full:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter.done() and not waiter.cancelled() and not self.is_full:
-                    self._wake_one()  # Somebody else's turn, should we be cancelled just now.
+    async def _wait_turn(self, check_open: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(loop)
+        self._waiting.append(waiter)
+        self._open_to = 0
+        try:
+            await waiter.woken
             check_open()
+            while self._first() is not waiter or not self._has_room:
+                waiter.woken = loop.create_future()
+                await waiter.woken
+                check_open()
+        except BaseException:
+            self._leave(waiter)
+            if not loop.is_closed():  # Else it was not cancelled, but is collected as garbage.
+                self._wake()
+            raise
+        self._waiting.popleft()
+        if self._first() is not None:
+            self._turn = asyncio.current_task()
+            loop.call_soon(self._end_turn)  # The next one's, should we not begin anything now.
 
     async def wait_idle(self) -> None:
         """Wait until nothing is in flight."""
@@ -166,6 +245,7 @@ class SendWindow:
         """Return what to raise for a send for which there is no room; nothing of it was sent."""
         return TooManyPending(
             f"{self.count} sends with {self.size_bytes} B are unanswered, expected fewer than "
-            f"{self._count_max} (in_flight_max) and {self._bytes_max} B (in_flight_bytes_max); "
-            "await wait_room() before sending more, and find out why the brokers do not answer"
+            f"{self._count_max} (in_flight_max) and {self._bytes_max} B (in_flight_bytes_max), and "
+            "nobody who waits for room already; await wait_room() before sending more, and find "
+            "out why the brokers do not answer"
         )

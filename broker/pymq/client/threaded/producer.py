@@ -169,6 +169,5 @@ async def _send(client: _Asyncio, send: MessageSend, limit_s: float) -> SendRece
     """Begin what a thread has made; its time runs from now on."""
     client._pool.check_open()
     send.restart(client._pool.loop.time(), limit_s)
-    if client._window.is_full:
-        await client._window.wait_room(client._pool.check_open, send.deadline_s)
+    await client._window.wait_room(client._pool.check_open, send.deadline_s)
     return await client._sender.begin(send)

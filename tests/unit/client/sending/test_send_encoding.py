@@ -1,7 +1,9 @@
 """Prepared frames say the same as the general codec."""
 
+import itertools
 import random
 import string
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from pymq.client.operations import SendResult, SendStatus, read_send
 from pymq.client.sending import send_encoding
 from pymq.client.sending.send_template import SendTemplate
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TopicNotExist
-from pymq.protocol.batch_body import decode_batch
+from pymq.protocol.batch_body import BATCH_OVERHEAD_BYTES, decode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.command import Command
 from pymq.protocol.compression import decompress
@@ -158,7 +160,11 @@ def test_batches_decode_to_their_messages_and_keep_the_limit(seed: int) -> None:
         ]
         ids = [f"ID{n}" for n in range(len(messages))]
         limit = rng.choice([500, 2000, 4 << 20])
-        batches = send_encoding.encode_batches(messages, ids, limit)
+        kept = rng.choice([0, 300, 1 << 20])
+        batches = list(send_encoding.iter_batches(messages, ids, limit, kept_bytes_max=kept))
+        for some, other in itertools.pairwise(batches):
+            first = decode_batch(other.body)[0]
+            assert len(some.body) + BATCH_OVERHEAD_BYTES + len(first[1]) + len(first[2]) > limit
         assert all(0 < len(batch.body) <= limit for batch in batches)
         assert [key for batch in batches for key in batch.unique_keys] == ids
         entries = [entry for batch in batches for entry in decode_batch(batch.body)]
@@ -183,7 +189,29 @@ def test_batches_decode_to_their_messages_and_keep_the_limit(seed: int) -> None:
 )
 def test_messages_that_cannot_be_in_a_batch_are_refused(message: Message, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
-        send_encoding.encode_batches([Message("T", b"good"), message], ["1", "2"], 1000)
+        send_encoding.encode_batch([Message("T", b"good"), message], ["1", "2"], 1000)
+    some = [Message("T", b"x" * 600), Message("T", b"x" * 600), message]
+    with pytest.raises(LocalProtocolError, match=reason):
+        next(send_encoding.iter_batches(some, ["1", "2", "3"], 1000, kept_bytes_max=0))
+
+
+@pytest.mark.parametrize(("kept_bytes_max", "expected"), [(1 << 20, 9), (2500, 9 + 6)])
+def test_messages_are_encoded_once_as_far_as_they_may_be_kept(
+    kept_bytes_max: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, count = send_encoding.encode_in_batch, 0
+
+    def counted(*args: Any) -> bytes:
+        nonlocal count
+        count += 1
+        return encode(*args)
+
+    monkeypatch.setattr(send_encoding, "encode_in_batch", counted)
+    messages = [Message("T", bytes(1000)) for _ in range(9)]
+    ids = [str(number) for number in range(9)]
+    batches = list(send_encoding.iter_batches(messages, ids, 2500, kept_bytes_max=kept_bytes_max))
+    assert [len(batch.unique_keys) for batch in batches] == [2, 2, 2, 2, 1]
+    assert count == expected
 
 
 # ------------------------------------------------------------------------------------- answers
