@@ -20,8 +20,8 @@ pytestmark = pytest.mark.crash
 
 SEEDS = 80
 #: Seeds that found something: a log file whose first record was only begun, and had its time; an
-#: entry of which the disk kept the first bytes.
-FOUND = [1731214781, 342329070]
+#: entry of which the disk kept the first bytes; one that was half erased.
+FOUND = [1731214781, 342329070, 876966174]
 
 
 def findings(config: StoreConfig, *worst: Severity) -> list[str]:

@@ -330,11 +330,14 @@ class QueueCheck:
             extra &= ~blank
             for gap_first, gap_end in spans.tolist():
                 extra &= ~((physical >= gap_first) & (physical < gap_end) & (size > 0))
+        # Without a size the disk kept a part of the entry only, and perhaps not all of the offset.
+        beyond = (physical + size > self._log_end) | (size == 0)
         for run in runs(extra):
             path, position = queue.place(first + run[0])
             queue.own.add(
                 Kind.QUEUE_EXTRA,
-                self._severity_of_extra(queue, int(physical[run[0]]), int(size[run[0]])),
+                # Of those beyond the end that were being erased, the first may be half gone.
+                self._severity_of_extra(queue, is_beyond=bool(beyond[run[0] : run[1]].any())),
                 path,
                 position,
                 f"offset {first + run[0]}: {entry_text(found[run[0]])}",
@@ -342,13 +345,11 @@ class QueueCheck:
                 count=run[1] - run[0],
             )
 
-    def _severity_of_extra(self, queue: CheckedQueue, physical: int, size: int) -> Severity:
-        """Return the severity by the place of the missing record."""
+    def _severity_of_extra(self, queue: CheckedQueue, *, is_beyond: bool) -> Severity:
+        """Return the severity by whether the missing records are beyond the end of the log."""
         deleted = self._layout.clean_stop.deleted.get(queue.topic, -1)
         if queue.entries is not None and queue.entries.physical_end <= deleted:
             return Severity.REPAIR  # A power loss brought the queue back.
-        # Without a size the disk kept a part of the entry only, and perhaps not all of the offset.
-        is_beyond = physical + size > self._log_end or size == 0
         is_cut = self._layout.unclean or self._layout.in_use
         return Severity.REPAIR if is_cut and is_beyond else Severity.DAMAGE
 
