@@ -180,6 +180,7 @@ async def run_table(url: str, table: list[tuple[str, str]], action: str, pay_by:
 
 @pytest.mark.crash
 @pytest.mark.by_turns("kind")
+@pytest.mark.by_turns("action")
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_fault_after_every_step(
     action: str, url: str, seed: int, monkeypatch: pytest.MonkeyPatch
