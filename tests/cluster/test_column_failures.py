@@ -98,9 +98,7 @@ def test_closing_while_a_table_is_sent_leaves_receipts(keyed: bool) -> None:
         async with Holding() as broker:
             producer = Producer(broker.address, in_flight_max=4, **LIMITS)
             async with producer:
-                sending = asyncio.create_task(
-                    producer.send_columns(table(keyed=keyed), topic="T")
-                )
+                sending = asyncio.create_task(producer.send_columns(table(keyed=keyed), topic="T"))
                 await broker.wait_kept(2)
                 await producer.close(timeout_s=0.1)
             with pytest.raises(RowsNotSent) as failed:
@@ -196,9 +194,11 @@ def test_batches_that_are_too_large_for_a_broker_say_what_to_set() -> None:
 
 def test_a_table_waits_for_room_until_its_deadline() -> None:
     async def test() -> None:
-        async with Holding() as broker, Producer(broker.address, **LIMITS) as producer:
+        async with (
+            Holding() as broker,
+            Producer(broker.address, in_flight_max=2, **LIMITS) as producer,
+        ):
             await producer.send(Message("T", b"x"))
-            producer._window._count_max = 2
             broker.answers = [None, None]
             unanswered = [producer.send_nowait(Message("T", b"x")) for _ in range(2)]
             async with asyncio.timeout(10):
