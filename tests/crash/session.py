@@ -194,13 +194,14 @@ class Session:
         life = self.history.lives.get(topic)
         if life is None:
             return
+        was_ending = life.is_ending  # An earlier attempt may have been done.
         life.is_ending = True
         try:
             removal = self._running.retention.begin_delete(topic)
         except FlushFailed:
             raise  # It may have been done; nothing is written to the topic any more.
         except StoreError:
-            life.is_ending = False  # It says that it was not done.
+            life.is_ending = was_ending  # It says that this attempt was not done.
             raise
         self.history.end_life(topic, self._running.log_end)
         if removal is not None:
