@@ -1,11 +1,10 @@
 """Which broker an exactly-once sink is at: all of its batches, since one broker decides on each.
 
-Name servers remember it (in the namespace ``PYMQ_SINKS`` of their KV config), so that a broker that
-is away while a query starts again is waited for, and not taken for one that never was. One of them
-that is away itself is told later. What they have forgotten, or tell differently, the brokers know
-that are there: a sink is where its last batch is. A sink that nobody knows gets one of those
-brokers of pymq that have the topic, the same for all tasks; that of a batch write only if all name
-servers say that they do not know it.
+Name servers remember it (namespace ``PYMQ_SINKS`` of their KV config), so that a broker that is
+away while a query starts again is waited for, and not taken for one that never was. One that is
+away itself is told later. What they have forgotten, or tell differently, the brokers know that are
+there: a sink is where its last batch is. A sink that nobody knows gets a pymq broker that has the
+topic, the same for all tasks; that of a batch write only if all name servers say that they do not.
 
 Who has to answer before a sink is taken for one that nobody knows:
 
@@ -35,15 +34,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pymq.client import operations
 from pymq.client.cluster.config import ClientConfig
 from pymq.client.sockets.blocking_pool import PASSING
 from pymq.client.sockets.bulk_client import BulkClient
-from pymq.errors import ConfigurationError, PymqError, RouteNotFound, TopicNotExist
+from pymq.errors import ConfigurationError, PymqError, RouteNotFound
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.sink.answers import (
     ask_brokers,
     first_capable,
+    is_moved,
     masters_of,
     remember_home,
     remembered_homes,
@@ -70,11 +69,13 @@ class _Known:
     """A sink that this process knows.
 
     Attributes:
+        run: the start of the query, or the job, that has asked last.
         broker: the name of its broker.
         untold: name servers that were away when the others were told.
         tell_at_s: not before this are they told again; monotonic.
     """
 
+    run: str
     broker: str
     untold: list[str]
     tell_at_s: float
@@ -108,8 +109,7 @@ def find_home(
     while True:
         try:
             masters = masters_of(client)
-            if key in known:
-                _tell_again(client, identity.sink, known[key])
+            if key in known and _is_at(client, identity, known[key]):
                 return SinkHome(known[key].broker, _address(known[key].broker, masters, identity))
             name, remembered = _find(client, options, identity, masters, topic_brokers)
             if name is None:
@@ -118,7 +118,7 @@ def find_home(
                 return None
             if identity.is_lasting:
                 untold = remember_home(client, identity.sink, name, known=remembered)
-                known[key] = _Known(name, untold, time.monotonic() + TELL_AGAIN_S)
+                known[key] = _Known(identity.run, name, untold, time.monotonic() + TELL_AGAIN_S)
                 if name not in remembered.values():
                     LOG.info("sink %s is at broker %s", identity.sink, name)
             return SinkHome(name, _address(name, masters, identity))
@@ -174,37 +174,6 @@ def find_again(
             return SinkHome(home.broker, _address(home.broker, masters_of(client), identity))
         except PASSING as error:
             retries.wait_after(error)
-
-
-def check_topic_at_home(client: BulkClient, topic: str, broker: str) -> None:
-    """Refuse a topic that other brokers have, and a sink's has not; what may come is waited for.
-
-    A column names it, so that nobody knew of it when the sink's broker was chosen; or the user
-    chose that broker. Waiting would not help: a broker that restarts, or of which name servers
-    have not heard yet, is asked itself, and one that is away says nothing.
-
-    Raises:
-        ConfigurationError: it is so.
-    """
-    try:
-        names = {queue.broker_name for queue in client.route(topic).write_queues}
-        address = None if broker in names else masters_of(client).get(broker)
-    except PymqError:  # Sending comes upon it, too, and knows how long to wait.
-        return
-    if not names or address is None:
-        return
-    try:
-        client.ask(address, operations.topic_config(topic))
-    except TopicNotExist as error:
-        raise ConfigurationError(
-            f"all rows of a batch that is written exactly once go to one broker: this sink is at "
-            f"broker {broker}, and topic {topic} at {', '.join(sorted(names))}. Create topic "
-            f"{topic} at {broker}; or write with another sink (another txnAppId, or another "
-            "checkpoint) and choose its broker with option sinkBroker; or set option "
-            "delivery=atLeastOnce"
-        ) from error
-    except PymqError:
-        return
 
 
 def _find(
@@ -381,11 +350,20 @@ def _unknown(
     return ConfigurationError(text)
 
 
-def _tell_again(client: BulkClient, sink: str, known: _Known) -> None:
-    """Tell the name servers that were away, now and then."""
+def _is_at(client: BulkClient, identity: BatchIdentity, known: _Known) -> bool:
+    """Say whether a sink is where this process has seen it.
+
+    Between two starts of a query a user may have moved it, which another process saw. Now and then,
+    tell the name servers that were away.
+    """
+    if known.run != identity.run:
+        if is_moved(client, identity.sink, known.broker):
+            return False
+        known.run = identity.run
     if known.untold and time.monotonic() >= known.tell_at_s:
         known.tell_at_s = time.monotonic() + TELL_AGAIN_S
-        known.untold = tell_again(client, sink, known.broker, known.untold)
+        known.untold = tell_again(client, identity.sink, known.broker, known.untold)
+    return True
 
 
 @functools.cache

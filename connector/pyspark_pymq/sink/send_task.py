@@ -28,6 +28,7 @@ from pymq.protocol.sink_bodies import StagedRun
 from pymq.protocol.sink_decisions import StagedRuns
 from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.format_options import check_target
+from pyspark_pymq.sink.answers import check_topic_at_home
 from pyspark_pymq.sink.delays import (
     AT_ONCE,
     AT_TIME,
@@ -37,7 +38,6 @@ from pyspark_pymq.sink.delays import (
 )
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.gathering import Gathering, check_runs
-from pyspark_pymq.sink.home import check_topic_at_home
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
 

@@ -438,6 +438,22 @@ def test_name_servers_that_do_not_agree_and_two_brokers_that_know_the_sink(
     assert find(bed, LATER, replace(OPTIONS, sink_broker=old)) == SinkHome(old, f"{old}:1")
 
 
+def test_a_sink_that_was_moved_while_the_query_was_stopped(bed: Bed) -> None:
+    """A process that has seen it at the old broker asks again when the query starts again."""
+    bed.kept = dict.fromkeys(OPTIONS.name_servers, "a")
+    at_b = replace(OPTIONS, sink_broker="b")
+    assert find(bed) == A
+    bed.unrouted = {"a"}  # and another process moves the sink
+    assert find(bed, replace(LATER, run="run-2"), at_b) == B
+    again = replace(LATER, run="run-3")
+    for gone in ({"a"}, set()):
+        bed.unrouted = gone
+        assert find(bed, again) == B
+    bed.sinks = {"b"}
+    with pytest.raises(ConfigurationError, match="sinkBroker=a: sink sink is at broker b"):
+        find(bed, again, AT_A)
+
+
 # ------------------------------------------------------------------ topics that are elsewhere
 
 
