@@ -41,6 +41,18 @@ def test_brokers_and_name_server_come_back_before_the_deadline() -> None:
         assert {one.body for one in cluster.messages("T")} == {b"0", b"1", b"2"}
 
 
+def test_a_batch_is_tried_again_until_its_deadline() -> None:
+    with Cluster() as cluster, BlockingClient(cluster.name_server, send_retries=0) as client:
+        client.send(Message("T", b"0"))
+        cluster.broker().kill()
+        coming = threading.Timer(0.2, cluster.broker().start)
+        coming.start()
+        batch = [Message("T", b"1"), Message("T", b"2")]
+        client.send_batch(None, batch, deadline_s=LIMIT_S)
+        coming.join()
+        assert {one.body for one in cluster.messages("T")} == {b"0", b"1", b"2"}
+
+
 def test_nothing_acknowledged_is_lost_while_brokers_are_killed_in_turn() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

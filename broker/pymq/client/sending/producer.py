@@ -179,7 +179,7 @@ class Producer(ColumnSends, Recalls):
                         self._forget_end()
                 finally:
                     self._window.wake_all()
-                    for batcher in list(self._parts.batchers):
+                    for batcher in self._parts.batchers:
                         batcher.abandon()
 
     async def __aenter__(self) -> Self:
@@ -372,7 +372,7 @@ class Producer(ColumnSends, Recalls):
 
     async def flush(self) -> None:
         """Wait until no send is unanswered."""
-        for batcher in list(self._parts.batchers):
+        for batcher in self._parts.batchers:
             await batcher.flush()
         await self._window.wait_idle()
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 from pymq.client.checks import check_hooks
@@ -39,6 +39,24 @@ class Gatherer(Protocol):
 
     def _end(self) -> None:
         """Fail everything that has no answer: the event loop ends, and none will come."""
+
+
+class Gatherers:
+    """Those of a producer that are still there. Threads may add some while a loop looks at them."""
+
+    def __init__(self) -> None:
+        # A WeakSet cannot be looked at while it grows.
+        self._found: set[weakref.ref[Gatherer]] = set()
+
+    def add(self, one: Gatherer) -> None:
+        """Have another one, as long as it is there."""
+        self._found.add(weakref.ref(one, self._found.discard))
+
+    def __iter__(self) -> Iterator[Gatherer]:
+        for found in tuple(self._found):  # one step, between which no thread comes
+            one = found()
+            if one is not None:
+                yield one
 
 
 class ProducerParts:
@@ -112,7 +130,7 @@ class ProducerParts:
             on_end=None if self.tracer is None else self.tracer.ended,
         )
         self.requests = Requests(self.pool, self.sender, self.maker)
-        self.batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
+        self.batchers = Gatherers()
 
     async def finish(self, flush: Callable[[], Awaitable[None]], timeout_s: float) -> None:
         """Wait until no send is unanswered, nor what the trace tells of them; or until time is up.
@@ -130,7 +148,7 @@ class ProducerParts:
                     await window.wait_idle()
         except TimeoutError:
             count, gathered = window.unanswered
-            gathered += sum(one._handed_count for one in list(self.batchers))
+            gathered += sum(one._handed_count for one in self.batchers)
             also = f"; {gathered} messages of its Batcher had no receipt" if gathered else ""
             _log.warning("%d sends were unanswered when the producer closed%s", count, also)
 

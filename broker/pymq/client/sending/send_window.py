@@ -89,8 +89,9 @@ class SendWindow:
 
         Requests with what was gathered are not among the sends, or it would be counted twice.
         """
-        carried = sum(one.request_count for one in self.gathered)
-        gathered = sum(one.count + one.lost_count for one in self.gathered)
+        windows = tuple(self.gathered)  # Threads may add some meanwhile.
+        carried = sum(one.request_count for one in windows)
+        gathered = sum(one.count + one.lost_count for one in windows)
         return self.count + self.lost_count - carried, gathered
 
     @property

@@ -53,10 +53,7 @@ T = TypeVar("T")
 
 
 class BlockingClient:
-    """A client for one thread at a time; connects when first used.
-
-    Use it in a ``with`` statement, or call ``close``.
-    """
+    """A client for one thread at a time, to use in ``with`` or close; connects when first used."""
 
     def __init__(
         self,
@@ -373,12 +370,17 @@ class BlockingClient:
             deadline_s,
         )
 
-    def send_batch(self, queue: MessageQueue | None, messages: Iterable[Message]) -> SendResult:
+    def send_batch(
+        self,
+        queue: MessageQueue | None,
+        messages: Iterable[Message],
+        deadline_s: float | None = None,
+    ) -> SendResult:
         """Send messages of one topic as one batch: all are taken, or all refused.
 
         Args:
-            queue: where to; ``None`` as in ``send``.
             messages: at least one, none delayed; together at most ``body_bytes_max``.
+            queue, deadline_s: as in ``send``.
 
         Returns:
             Where the first one is; the others follow it.
@@ -393,7 +395,6 @@ class BlockingClient:
         now_ms = self._clock.wall_ms()
         ids = [self._message_ids.next(now_ms) for _ in batch]
         encoded = encode_batch(batch, ids, self._config.body_bytes_max)
-        prepared = PreparedMessage(
-            topic, encoded.body, "", ",".join(encoded.unique_keys), batch=True
-        )
-        return self._sender.send(prepared, queue)
+        keys = ",".join(encoded.unique_keys)
+        prepared = PreparedMessage(topic, encoded.body, "", keys, batch=True)
+        return self._sender.send(prepared, queue, deadline_s)

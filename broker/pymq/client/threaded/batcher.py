@@ -66,9 +66,7 @@ class Batcher:
 
     def _begin(self, producer: _Asyncio) -> None:
         """Gather for a producer; in a child made by ``fork`` it is another one than before."""
-        self._producer = producer
         self._made = made = self._make(producer)
-        made._feed_from(self)
         self._room = ThreadWindow(self._unanswered_max, producer._config.in_flight_bytes_max)
         # No lock: a signal's handler that closes the producer may have interrupted the thread that
         # holds it, and the loop would wait for that as the handler does for the loop.
@@ -77,11 +75,17 @@ class Batcher:
         self._taken_count = 0
         #: Will the loop look at what is handed over?
         self._is_awaited = False
+        made._feed_from(self)  # From now on the loop asks us, whatever interrupts this.
+        #: Whose messages they are; last, as it says that all the others are of this process.
+        self._producer = producer
 
     def _check_process(self) -> None:
         producer = self._face._client
-        if producer is not self._producer:
-            self._begin(producer)
+        if producer is self._producer:
+            return
+        with self._face._starting:
+            if producer is not self._producer:  # Else another thread was quicker.
+                self._begin(producer)
 
     @property
     def _client(self) -> _batcher.Batcher:

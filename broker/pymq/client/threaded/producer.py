@@ -55,7 +55,7 @@ class Producer(Threaded[_producer.Producer]):
         self._stop(lambda client: client.close(timeout_s), timeout_s)
 
     def _thread_ended(self, client: _Asyncio) -> None:
-        for batcher in list(client._parts.batchers):
+        for batcher in client._parts.batchers:
             batcher._end()
 
     def __enter__(self) -> Self:

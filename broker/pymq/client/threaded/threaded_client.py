@@ -110,8 +110,8 @@ class Threaded(Generic[C]):
                 if self._thread is not None:
                     self._run(client, client.start)
                 self._made = client
-            self._process = Process(self._forked)
             self._renewed()
+            self._process = Process(self._forked)  # last: who looks does not wait for us
 
     def _renewed(self) -> None:
         """Make again what belongs to a process, before the client is used in this one."""
