@@ -349,7 +349,9 @@ class Retention:
             count_max: how many at most; call again until none is returned.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the deletion could not be recorded or done.
+            DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
+            FlushFailed: some files could not be removed. Final: until the next start, which has
+                these queues again, the store accepts no writes.
 
         Source: RocketMQ cleanExpiredConsumerQueue.
         """
@@ -358,12 +360,18 @@ class Retention:
         found = [(queue.topic, queue.queue_id) for queue in queues]
         if found:
             self._clean_stop.forget(set(found))
-        for queue in queues:
-            self._queues.remove(queue)
-        if found:
-            # Now, not with the next flush: if a power loss brought old files back in front of the
-            # entries of new messages, these would be hidden.
-            self._queues.files.flush_names()
+        try:
+            for queue in queues:
+                self._queues.remove(queue)
+            if found:
+                # Now, not with the next flush: if a power loss brought old files back in front of
+                # the entries of new messages, these would be hidden.
+                self._queues.files.flush_names()
+        except StoreError as error:
+            # Files are left in the place of those of new messages.
+            failed = FlushFailed(f"{error}; the next start takes up what is left")
+            self._gate.record_error(failed)
+            raise failed from error
         return found
 
     def _expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.store.stores import (
+    HOST,
     TOPIC,
     FakeClock,
     QuickFiles,
@@ -19,7 +20,8 @@ from tests.unit.store.stores import (
     record_of_size,
 )
 
-from pymq.store import Files, MessageStore
+from pymq.errors import FlushFailed, StoreError
+from pymq.store import Files, MessageStore, PutStatus
 from pymq.store.files import DiskUsage
 from pymq.store.queues.consume_queue import BLANK_ENTRY
 from pymq.testing.faulty_files import FaultyFiles
@@ -100,6 +102,35 @@ def test_as_many_as_wanted_go(tmp_path: Path) -> None:
     assert len(store.retention.delete_expired_queues(every, count_max=1)) == 1
     assert len(store.retention.delete_expired_queues(every, count_max=1)) == 1
     assert store.retention.delete_expired_queues(every, count_max=1) == []
+    store.close()
+
+
+class StuckDisk(FullDisk):
+    """The same; files in one directory cannot be removed."""
+
+    stuck: Path | None = None
+
+    def remove(self, path: Path) -> None:
+        if path.parent == self.stuck:
+            raise StoreError(f"{path}: cannot be removed")
+        super().remove(path)
+
+
+def test_nothing_is_written_where_files_of_a_deleted_queue_are_left(tmp_path: Path) -> None:
+    root, files = tmp_path / "live", StuckDisk()
+    store = make(root, files)
+    put_last(store)
+    run_pass(store)
+    files.stuck = queue_path(root, queue_id=1)
+    with pytest.raises(FlushFailed, match="cannot be removed"):
+        store.retention.delete_expired_queues(every, count_max=9)
+    (result,) = store.put([record(b"in the place of others", queue_id=1)], HOST)
+    assert result.status is PutStatus.NOT_WRITABLE
+    assert "cannot be removed" in str(result.remark)
+    reopened = open_store(crashed_copy(root, tmp_path / "copy"), FakeClock(), segment_bytes=1024)
+    put_ok(reopened, record(b"again", queue_id=1))
+    assert reopened.queue_bounds(TOPIC, 1) == (6, 7)
+    reopened.close()
     store.close()
 
 
