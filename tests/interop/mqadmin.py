@@ -45,11 +45,11 @@ class Mqadmin:
         """Return the names of all commands there are."""
         return set(_COMMAND_NAME.findall(self._run([])))
 
-    def run(self, name_server: str, *arguments: str, endless: bool = False) -> str:
+    def run(self, name_server: str | None, *arguments: str, endless: bool = False) -> str:
         """Return what a command prints, its stack traces included, and the files it writes.
 
         Args:
-            name_server: its ``host:port``.
+            name_server: its ``host:port``; None for a command that is told where to go.
             arguments: the command's name and arguments; ``{dir}`` is a directory of its own, whose
                 files are part of the result.
             endless: it repeats itself at intervals: end it when it waits for the next time.
@@ -57,7 +57,8 @@ class Mqadmin:
         self._check_options(*arguments)
         with tempfile.TemporaryDirectory(prefix="mqadmin-") as directory:
             given = [argument.replace("{dir}", directory) for argument in arguments]
-            printed = self._run([*given, "-n", name_server], endless)
+            where = [] if name_server is None else ["-n", name_server]
+            printed = self._run([*given, *where], endless)
             files = [
                 f"--- {path.name}\n{path.read_text()}\n"
                 for path in sorted(Path(directory).rglob("*"))

@@ -56,7 +56,6 @@ def enabled_alone(group: str, config: GroupConfig, address: str) -> str:
         "-s": True,
         "-m": config.consume_from_min_enable,
         "-d": config.consume_broadcast_enable,
-        "-o": config.consume_message_orderly,
         "-q": config.retry_queue_count,
         "-r": config.retry_max_times,
         "-i": config.broker_id,
@@ -67,6 +66,9 @@ def enabled_alone(group: str, config: GroupConfig, address: str) -> str:
     for option, value in flags.items():
         words += [option, str(value).lower() if isinstance(value, bool) else str(value)]
     default = GroupConfig(group=group)
+    # mqadmin 4 does not know the rest, and its brokers have nothing of it.
+    if config.consume_message_orderly:
+        words += ["-o", "true"]
     if config.retry_policy != default.retry_policy:
         words += ["-p", json.dumps(config.retry_policy, separators=(",", ":"))]
     if config.attributes:
