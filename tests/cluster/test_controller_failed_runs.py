@@ -19,34 +19,22 @@ from tests.cluster.test_controller_copies import (
 from pymq.broker import role_changes
 from pymq.broker.broker import Broker
 from pymq.broker.run import Run
-from pymq.errors import ConnectionFailed, StoreError
+from pymq.errors import StoreError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
-from pymq.protocol.codes import RequestCode
-from pymq.protocol.command import Command
-from pymq.protocol.controller import SyncStateSet
-from pymq.protocol.headers.codec import Header
 
 RETRY_S = 0.02
 
 
 class FailingRuns:
-    """Has a broker fail to begin a run as the master, as often as ``errors`` say.
-
-    Attributes:
-        is_epoch_kept: whether its log has the epoch before that.
-    """
+    """Has a broker fail to begin a run as the master, as often as ``errors`` say."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.errors: list[Exception] = []
-        self.is_epoch_kept = False
         start = Run.start
 
         async def fail_or_start(run: Run) -> None:
             if run._config.broker_id == 0 and self.errors:
-                if self.is_epoch_kept and run._group is not None:
-                    kept = run._group.epochs
-                    kept.epochs = kept.epochs.begun(run._group.term.number, 0)
                 raise self.errors.pop()
             await start(run)
 
@@ -75,7 +63,6 @@ async def slave_in_sync(
         master.begin_to_beat()
         assert (await master.elect()).code == 0
         await other.join()
-        other.epoch = -1  # elected after one that has no epoch, either
         other.begin_to_beat()
         broker = broker_on(
             folder / "store", controller.address, name_server.address, silence_ms=SILENCE_MS
@@ -134,85 +121,6 @@ async def test_a_master_that_can_run_after_all_is_heard_again(
         await wait_answers(broker, wanted=True)
 
 
-@awaited
-async def test_who_was_in_sync_before_follows_a_master_that_never_began(
-    tmp_path: Path, failing: FailingRuns, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without unclean elections: nothing was acknowledged in its epoch."""
-    async with slave_in_sync(tmp_path) as (broker, master, other):
-        assert (await master.alter(1, 2, 3)).code == 0
-        failing.errors = [StoreError("no space is left") for _ in range(100_000)]
-        await master.close()
-        await other.wait_master(2, 3)
-        assert (await other.state())[1].broker_ids == {2}
-        assert failing.errors
-        await wait_answers(broker, wanted=True)  # as its slave
-        assert "which never began epoch 2" in caplog.text
-
-
-@awaited
-async def test_a_master_that_comes_back_follows_one_that_never_began(
-    tmp_path: Path, failing: FailingRuns
-) -> None:
-    """Also when that one was found gone meanwhile, with nobody else to follow it."""
-    async with slave_in_sync(tmp_path) as (_, master, other):
-        failing.errors = [StoreError("no space is left") for _ in range(100_000)]
-        master.is_silent = True
-        for channel in master._channels:
-            channel.close()
-        await other.wait_master(3, 2)
-        await other.wait_master(None, 3)
-        async with ControlledBroker(*other._controllers) as again:
-            again.id = master.id
-            assert (await again.register()).code == 0
-            again.begin_to_beat()
-            await other.wait_master(1, 4)
-
-
-@awaited
-async def test_a_master_whose_log_has_the_epoch_does_not_resign(
-    tmp_path: Path, failing: FailingRuns
-) -> None:
-    """It may have acknowledged something; it is found gone, and nobody follows it."""
-    async with slave_in_sync(tmp_path) as (broker, master, other):
-        assert (await master.alter(1, 2, 3)).code == 0
-        failing.is_epoch_kept = True
-        failing.errors = [StoreError("no space is left") for _ in range(100_000)]
-        await master.close()
-        await other.wait_master(3, 2)
-        await other.wait_master(None, 3)
-        failing.errors.clear()
-        await other.wait_master(3, 4)
-        await wait_answers(broker, wanted=True)
-
-
-@awaited
-async def test_a_master_whose_resignation_was_not_answered_never_begins(
-    tmp_path: Path, failing: FailingRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be done later; it is master again in another epoch only."""
-    async with slave_in_sync(tmp_path) as (broker, master, other):
-        assert broker._roles is not None
-        membership = broker._roles._membership
-        request, lost = membership._controllers.request, 1
-
-        async def lose_one(code: int, header: Header, body: bytes = b"") -> Command:
-            nonlocal lost
-            if code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET and lost:
-                lost -= 1
-                failing.errors.clear()
-                raise ConnectionFailed("no answer")
-            return await request(code, header, body)
-
-        monkeypatch.setattr(membership._controllers, "request", lose_one)
-        failing.errors = [StoreError("no space is left") for _ in range(100_000)]
-        await master.close()
-        await other.wait_master(3, 2)
-        await other.wait_master(3, 4)
-        await wait_answers(broker, wanted=True)
-        assert broker._roles._epochs.epochs.last_number == 4 and not lost
-
-
 @pytest.mark.parametrize("error", [StoreError("no space is left"), ValueError("a bug")])
 @awaited
 async def test_a_change_of_roles_that_fails_once_is_tried_again(
@@ -233,16 +141,3 @@ async def test_a_change_of_roles_that_fails_once_is_tried_again(
     unawaited.clear()
     assert str(error) in caplog.text and "trying again" in caplog.text
     assert "3 times" not in caplog.text
-
-
-@awaited
-async def test_a_notice_that_comes_when_it_stops_does_no_harm(
-    tmp_path: Path, failing: FailingRuns
-) -> None:
-    async with slave_in_sync(tmp_path) as (broker, _, _):
-        assert broker._roles is not None
-        membership = broker._roles._membership
-        await membership.close()
-        in_sync = SyncStateSet(frozenset({3}), 9)
-        membership._take_term(2, 3, broker.address, in_sync)
-        assert membership.term is not None and membership.term.is_master

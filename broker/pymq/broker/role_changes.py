@@ -255,9 +255,6 @@ class RoleChanges:
                 )
                 self._membership.keep_silent(is_silent=True)
         await self._turn_clients_away()
-        is_begun = self._epochs.epochs.last_number >= failed.number
-        if self._failed_count >= FAILED_COUNT_MAX and not is_begun:
-            await self._membership.resign(failed)
         asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
 
     def _count_from_zero(self) -> None:

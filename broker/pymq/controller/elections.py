@@ -80,7 +80,7 @@ def elect(
                 f"{needs_designation}; broker {asked} is not alive, or not the one whose log goes "
                 f"furthest: {_standings(living)}",
             )
-        return _elected(state, asked, living, is_set_known=False)
+        return _elected(state, asked, living)
     if state.master_epoch == 0 and asked is not None and (asked in living or not is_designated):
         return _elected(state, asked, living)
     designated = asked if is_designated else None
@@ -173,14 +173,11 @@ def _why_nobody(
     return f"{designated} is designated, in sync are {in_sync}, alive {sorted(living)}"
 
 
-def _elected(
-    state: GroupState, new: int, living: Alive, *, is_set_known: bool = True
-) -> Outcome:
+def _elected(state: GroupState, new: int, living: Alive) -> Outcome:
     epochs = [report.epoch or 0 for report in living.values()]
     last_terms = dict(state.last_terms)
     if is_behind(state, new, living[new].epoch if new in living else None):
         del last_terms[new]  # what it lacks of that has been given up
-    others = state.in_sync.broker_ids - {new} if is_set_known else ()
     return Outcome(
         replace(
             state,
@@ -188,7 +185,6 @@ def _elected(
             master_epoch=max(state.master_epoch, *epochs, 0) + 1,
             in_sync=SyncStateSet(frozenset({new}), state.in_sync.epoch + 1),
             last_terms=last_terms,
-            in_sync_before=state.in_sync if others else None,
         ),
         remark=what_is_given_up(state, new, living),
     )

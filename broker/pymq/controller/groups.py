@@ -67,9 +67,6 @@ class GroupState(JsonObject):
     in_sync: SyncStateSet = wire("inSync", default_factory=SyncStateSet)
     #: broker id -> when it was the master; not of those that have followed a later one since.
     last_terms: dict[int, LastTerm] = wire("lastTerms", default_factory=dict)
-    #: Who was in sync before the last election, should the elected one never begin its epoch; see
-    #: ``resignations``. None: nobody but that one, or an old version has written this.
-    in_sync_before: SyncStateSet | None = wire("inSyncBefore", default=None)
 
     def address_of(self, broker_id: int | None) -> str | None:
         """Return ``host:port`` of a member, None if there is no such."""

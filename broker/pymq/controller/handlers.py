@@ -21,7 +21,6 @@ from pymq.controller.liveness import Liveness
 from pymq.controller.new_holders import NewHolders
 from pymq.controller.registry import Registry
 from pymq.controller.reports import LAST_PRIORITY, Report
-from pymq.controller.resignations import resign
 from pymq.controller.stores.interface import ControllerStore
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
@@ -54,8 +53,6 @@ HEARTBEAT_WAIT_S = 0.3
 NO_MASTER_COUNT_MAX = 1_000
 #: The cause of what is said when a sync state set is refused.
 _ALTERING = "sync state set"
-#: And that a master cannot be replaced that never began.
-_RESIGNING = "resignation"
 _HEARTBEAT_POLL_S = 0.02
 
 
@@ -263,8 +260,6 @@ class Handlers:
     async def _alter(self, request: Request) -> Command:
         header = AlterSyncStateSetRequest.from_fields(request.fields)
         wanted = SyncStateSet.decode(request.body)
-        if not wanted.broker_ids:
-            return await self._resign(request, header, wanted.epoch)
         joined: set[int] = set()
 
         def decide(state: GroupState | None) -> Outcome:
@@ -292,42 +287,5 @@ class Handlers:
         for code in SET_REFUSALS:
             self._said.over((_ALTERING, state.name, code))
         _log.info("group %s: in sync are %s", state.name, sorted(state.in_sync.broker_ids))
-        answer = AlterSyncStateSetResponse(epoch=state.in_sync.epoch)
-        return response(request, outcome, answer.to_fields(), state.in_sync.encode())
-
-    async def _resign(
-        self, request: Request, header: AlterSyncStateSetRequest, set_epoch: int
-    ) -> Command:
-        """Have another master than one that never began its epoch."""
-
-        def decide(state: GroupState | None) -> Outcome:
-            self._check_member(request, state)
-            return resign(
-                state,
-                master=header.master_broker_id,
-                master_epoch=header.master_epoch,
-                set_epoch=set_epoch,
-                alive=self._liveness.alive(header.broker_name),
-            )
-
-        outcome = await self._registry.change(header.broker_name, decide)
-        state = outcome.state
-        cause = _RESIGNING, state and state.name
-        if state is None or not outcome.is_success:
-            self._said.warn(cause, "group %s: %s", header.broker_name, outcome.remark)
-            return response(request, outcome, {})
-        self._said.over(cause)
-        _log.warning(
-            "group %s: broker %s is master of epoch %d; broker %d, which was elected for epoch %d, "
-            "never began that",
-            state.name,
-            state.master,
-            state.master_epoch,
-            header.master_broker_id,
-            header.master_epoch,
-        )
-        if outcome.remark is not None:
-            _log.warning("group %s: %s", state.name, outcome.remark)
-        self._failover.announce(state)
         answer = AlterSyncStateSetResponse(epoch=state.in_sync.epoch)
         return response(request, outcome, answer.to_fields(), state.in_sync.encode())

@@ -16,7 +16,7 @@ from pymq.broker.ha.controllers import Controllers, one_way
 from pymq.broker.ha.heartbeat import LogPosition, heartbeat
 from pymq.broker.ha.id_refusals import IdRefusals
 from pymq.broker.ha.identity import IdentityFiles
-from pymq.broker.ha.membership_requests import MembershipRequests, elected
+from pymq.broker.ha.membership_requests import MembershipRequests
 from pymq.broker.ha.membership_texts import (
     LEARNER_ELECTED,
     LEARNER_WAITS,
@@ -25,7 +25,7 @@ from pymq.broker.ha.membership_texts import (
     STARTED_AGAIN,
 )
 from pymq.broker.ha.numbering import REMOVED, check_done, find_id
-from pymq.broker.ha.set_change import changed_set, has_resigned, say_outcome
+from pymq.broker.ha.set_change import changed_set, say_outcome
 from pymq.broker.ha.term import Term
 from pymq.broker.replication_config import ReplicationConfig
 from pymq.clock import Clock
@@ -35,6 +35,8 @@ from pymq.net.tasks import Tasks
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.controller import (
+    ElectedMaster,
+    ElectMasterResponse,
     RegisterReplicaResponse,
     ReplicaInfoRequest,
     ReplicaInfoResponse,
@@ -191,9 +193,6 @@ class Membership:
         The epoch that we were the master of may be that one's, with another end.
         """
         self._refusals.replaced(self._id, why)
-        self._begin_again()
-
-    def _begin_again(self) -> None:
         self._is_registered = False
         if self.term is not None:
             self._begun = max(self._begun, self.term.number)
@@ -234,9 +233,16 @@ class Membership:
             self._said.warn("nobody", NO_MASTER, self._config.name, why)
             return
         self._said.over("nobody")
-        found = elected(answer)
-        if found is not None:
-            self._take_term(*found)
+        found = ElectMasterResponse.from_fields(answer.fields)
+        if found.master_broker_id is None or found.master_epoch is None:
+            return
+        members = ElectedMaster.decode(answer.body).sync_state_set
+        self._take_term(
+            found.master_epoch,
+            found.master_broker_id,
+            found.master_address,
+            SyncStateSet(members, found.sync_state_set_epoch or 0),
+        )
 
     # --- terms
 
@@ -265,7 +271,9 @@ class Membership:
             )
             return
         members = SyncStateSet.decode(answer.body)
-        self._take_term(found.master_epoch, found.master_broker_id, found.master_address, members)
+        self._take_term(
+            found.master_epoch, found.master_broker_id, found.master_address, members
+        )
 
     def told(self, request: Command) -> None:
         """Take a notification of a controller (NOTIFY_BROKER_ROLE_CHANGED, 1008).
@@ -312,7 +320,7 @@ class Membership:
         self._said.over("elected")
         self.term = term = Term(number, self._id, master_id, address, members)
         self._on_term(term)
-        if term.is_master and not self._tasks.is_closed:
+        if term.is_master:
             self._tasks.start("heartbeat of a new master", self._beat_when_begun(term))
 
     async def _beat_when_begun(self, term: Term) -> None:
@@ -328,15 +336,6 @@ class Membership:
     def keep_silent(self, *, is_silent: bool) -> None:
         """Have the controllers take this broker for gone, or not, until there is another term."""
         self._is_unwilling = is_silent
-
-    async def resign(self, term: Term) -> None:
-        """Have another one elected, if one can be, as our log never had this term of ours.
-
-        Then it never is ours any more: nor if it is unknown whether that was done.
-        """
-        request = self._requests.alter(self._id, term.number)
-        if await has_resigned(self._controllers, request, term) and self.term is term:
-            self._begin_again()
 
     def _warn_of_old_copy(self, number: int, why: str) -> None:
         self._said.warn(
@@ -387,9 +386,11 @@ class Membership:
             SetRefused: nor was it, and no other would be.
             PymqError: it is unknown whether it was, or will be.
         """
-        header, wanted = self._requests.alter(self._id, term), SyncStateSet(broker_ids, epoch)
-        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
-        answer = await self._controllers.request(code, header, wanted.encode())
+        answer = await self._controllers.request(
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+            self._requests.alter(self._id, term),
+            SyncStateSet(broker_ids, epoch).encode(),
+        )
         say_outcome(self._said, answer, group=self._config.name, broker_ids=broker_ids)
         return changed_set(answer)
 

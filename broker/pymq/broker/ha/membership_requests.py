@@ -5,14 +5,10 @@ Source: RocketMQ BrokerOuterAPI.
 
 from pymq.broker.config import BrokerConfig
 from pymq.clock import Clock
-from pymq.protocol.command import Command
 from pymq.protocol.controller import (
     AlterSyncStateSetRequest,
-    ElectedMaster,
     ElectMasterRequest,
-    ElectMasterResponse,
     RegisterReplicaRequest,
-    SyncStateSet,
 )
 
 
@@ -66,18 +62,3 @@ class MembershipRequests:
             master_epoch=term,
             invoke_time_ms=self._clock.wall_ms(),
         )
-
-
-def elected(answer: Command) -> tuple[int, int, str | None, SyncStateSet] | None:
-    """Return epoch, id and address of the master that was elected, and who is in sync.
-
-    Raises:
-        RemoteProtocolError: the answer is malformed.
-    """
-    found = ElectMasterResponse.from_fields(answer.fields)
-    if found.master_broker_id is None or found.master_epoch is None:
-        return None
-    members = SyncStateSet(
-        ElectedMaster.decode(answer.body).sync_state_set, found.sync_state_set_epoch or 0
-    )
-    return found.master_epoch, found.master_broker_id, found.master_address, members
