@@ -22,6 +22,7 @@ from pymq.broker.run import Run
 from pymq.errors import StoreError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
+from pymq.protocol.controller import SyncStateSet
 
 RETRY_S = 0.02
 
@@ -141,3 +142,16 @@ async def test_a_change_of_roles_that_fails_once_is_tried_again(
     unawaited.clear()
     assert str(error) in caplog.text and "trying again" in caplog.text
     assert "3 times" not in caplog.text
+
+
+@awaited
+async def test_a_notice_that_comes_when_it_stops_does_no_harm(
+    tmp_path: Path, failing: FailingRuns
+) -> None:
+    async with slave_in_sync(tmp_path) as (broker, _, _):
+        assert broker._roles is not None
+        membership = broker._roles._membership
+        await membership.close()
+        in_sync = SyncStateSet(frozenset({3}), 9)
+        membership._take_term(2, 3, broker.address, in_sync)
+        assert membership.term is not None and membership.term.is_master

@@ -74,7 +74,7 @@ class ClientPorts:
             return True
         vip = self._server(port - VIP_DISTANCE)
         try:
-            vip.bind()
+            vip.bind(is_wanted=bool(self._config.listen_port))
         except ConfigurationError as error:
             if self._config.listen_port:
                 _log.warning(

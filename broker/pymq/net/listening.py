@@ -11,12 +11,14 @@ from pymq.protocol.addresses import join_address
 BACKLOG_COUNT = 1024
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, is_wanted: bool = True) -> socket.socket:
     """Return a socket that has taken a port, and does not listen yet.
 
     Args:
         host: one of this machine's addresses, or its name.
         port: 0: any free one.
+        is_wanted: take it although connections on it are not quite over. False: another one does
+            as well, so nobody is to lose it who may have taken it like that.
 
     Raises:
         ConfigurationError: the port is taken, or the address is not ours.
@@ -27,7 +29,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         try:
-            _take(bound, address)
+            _take(bound, address, is_wanted=is_wanted)
         except BaseException:
             bound.close()
             raise
@@ -38,7 +40,7 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _take(bound: socket.socket, address: tuple[Any, ...]) -> None:
+def _take(bound: socket.socket, address: tuple[Any, ...], *, is_wanted: bool) -> None:
     """Bind, so that nobody else can take the port before we listen.
 
     Linux gives a port to several sockets that may reuse addresses, as long as none of them listens;
@@ -48,7 +50,7 @@ def _take(bound: socket.socket, address: tuple[Any, ...]) -> None:
     try:
         bound.bind(address)
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+        if error.errno != errno.EADDRINUSE or not is_wanted:
             raise
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)

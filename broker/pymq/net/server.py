@@ -198,13 +198,16 @@ class Server:
         self._socket: socket.socket | None = None
         self.port = config.port
 
-    def bind(self) -> None:
+    def bind(self, *, is_wanted: bool = True) -> None:
         """Take the port, without listening yet; ``port`` is its number.
+
+        Args:
+            is_wanted: see ``listening.bind``.
 
         Raises:
             ConfigurationError: the port is taken, or the address is not ours.
         """
-        self._socket = bind(self.config.host, self.config.port)
+        self._socket = bind(self.config.host, self.config.port, is_wanted=is_wanted)
         self.port = self._socket.getsockname()[1]
 
     def unbind(self) -> None:

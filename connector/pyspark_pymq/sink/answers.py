@@ -192,9 +192,16 @@ def tell_again(
 
 
 def is_moved(client: BulkClient, sink: str, broker: str) -> bool:
-    """Say whether a name server that answers knows a sink to be at another broker."""
+    """Say whether a name server that answers knows a sink to be at another broker.
+
+    Raises:
+        PymqError: none of them answers.
+    """
     asked = [(address, operations.find_value(NAMESPACE, sink)) for address in client.name_servers]
     answers = client.ask_many(asked, timeout_s=TELL_TIMEOUT_S)
+    failures = [answer for answer in answers if isinstance(answer, PymqError)]
+    if len(failures) == len(answers):
+        raise failures[0]
     return any(isinstance(name, str) and name not in ("", broker) for name in answers)
 
 

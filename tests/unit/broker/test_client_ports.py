@@ -36,12 +36,13 @@ def test_ports_that_are_not_used_are_given_back(
     made: list[Server] = []
     sockets: set[str] = set()  # others of this process come and go as they like
 
-    def bind_but(server: Server) -> None:
+    def bind_but(server: Server, *, is_wanted: bool = True) -> None:
         nonlocal left
         if server.config.port and left:
             left -= 1
             raise ConfigurationError("the port is in use")
-        bind(server)
+        assert is_wanted is (server.config.port == 0)
+        bind(server, is_wanted=is_wanted)
         made.append(server)
         sockets.add(socket_of(server))
 

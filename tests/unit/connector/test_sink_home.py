@@ -446,6 +446,11 @@ def test_a_sink_that_was_moved_while_the_query_was_stopped(bed: Bed) -> None:
     bed.unrouted = {"a"}  # and another process moves the sink
     assert find(bed, replace(LATER, run="run-2"), at_b) == B
     again = replace(LATER, run="run-3")
+    bed.name_servers = dict.fromkeys(bed.name_servers, False)
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed, match="ns-1:9876 is silent"):
+            find(bed, again)  # where it was seen last is not where it is for certain
+    bed.name_servers = dict.fromkeys(bed.name_servers, True)
     for gone in ({"a"}, set()):
         bed.unrouted = gone
         assert find(bed, again) == B

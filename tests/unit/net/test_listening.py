@@ -31,3 +31,18 @@ def test_a_port_whose_connections_are_not_quite_over_can_be_taken() -> None:
     for _ in range(2):
         with bind(*address[:2]) as again:
             listen(again)
+
+
+def test_a_port_that_is_not_needed_is_left_to_who_took_it_beside_such_connections() -> None:
+    """Both would have it, and only the first one to listen could."""
+    with bind("127.0.0.1", 0) as first:
+        address = first.getsockname()
+        listen(first)
+        with socket.create_connection(address, timeout=60) as client:
+            accepted, _ = first.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+    with bind(*address[:2]) as again:
+        with pytest.raises(ConfigurationError, match="the port is in use"):
+            bind(*address[:2], is_wanted=False)
+        listen(again)

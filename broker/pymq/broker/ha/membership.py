@@ -320,7 +320,7 @@ class Membership:
         self._said.over("elected")
         self.term = term = Term(number, self._id, master_id, address, members)
         self._on_term(term)
-        if term.is_master:
+        if term.is_master and not self._tasks.is_closed:  # a notice may come while we stop
             self._tasks.start("heartbeat of a new master", self._beat_when_begun(term))
 
     async def _beat_when_begun(self, term: Term) -> None:

@@ -42,7 +42,7 @@ class Gatherer(Protocol):
 
 
 class Gatherers:
-    """Those of a producer that are still there. Threads may add some while a loop looks at them."""
+    """The batchers of a producer, held weakly. Threads may add some during an iteration."""
 
     def __init__(self) -> None:
         # A WeakSet cannot be looked at while it grows.
@@ -53,7 +53,9 @@ class Gatherers:
         self._found.add(weakref.ref(one, self._found.discard))
 
     def __iter__(self) -> Iterator[Gatherer]:
-        for found in tuple(self._found):  # one step, between which no thread comes
+        # One step, between which no thread comes. Not a tuple: to make one may collect garbage in
+        # between, and that takes batchers out.
+        for found in list(self._found):
             one = found()
             if one is not None:
                 yield one

@@ -89,7 +89,7 @@ class SendWindow:
 
         Requests with what was gathered are not among the sends, or it would be counted twice.
         """
-        windows = tuple(self.gathered)  # Threads may add some meanwhile.
+        windows = list(self.gathered)  # Threads may add some meanwhile.
         carried = sum(one.request_count for one in windows)
         gathered = sum(one.count + one.lost_count for one in windows)
         return self.count + self.lost_count - carried, gathered

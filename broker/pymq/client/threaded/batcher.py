@@ -76,7 +76,7 @@ class Batcher:
         #: Will the loop look at what is handed over?
         self._is_awaited = False
         made._feed_from(self)  # From now on the loop asks us, whatever interrupts this.
-        #: Whose messages they are; last, as it says that all the others are of this process.
+        #: Whose messages they are. Last: to other threads it says that the rest is of this process.
         self._producer = producer
 
     def _check_process(self) -> None:

@@ -111,7 +111,7 @@ class Threaded(Generic[C]):
                     self._run(client, client.start)
                 self._made = client
             self._renewed()
-            self._process = Process(self._forked)  # last: who looks does not wait for us
+            self._process = Process(self._forked)  # last: threads look at it without the lock
 
     def _renewed(self) -> None:
         """Make again what belongs to a process, before the client is used in this one."""
