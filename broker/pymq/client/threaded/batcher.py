@@ -83,6 +83,7 @@ class Batcher:
         producer = self._face._client
         if producer is self._producer:
             return
+        # A child made by ``fork``, whose threads may all come first.
         with self._face._starting:
             if producer is not self._producer:  # Else another thread was quicker.
                 self._begin(producer)
