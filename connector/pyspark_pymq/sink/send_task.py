@@ -28,7 +28,6 @@ from pymq.protocol.sink_bodies import StagedRun
 from pymq.protocol.sink_decisions import StagedRuns
 from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.format_options import check_target
-from pyspark_pymq.sink.answers import check_topic_at_home
 from pyspark_pymq.sink.delays import (
     AT_ONCE,
     AT_TIME,
@@ -40,6 +39,7 @@ from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.gathering import Gathering, check_runs
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.sink.topic_check import check_topic_at_home
 
 #: Ten thousand rows of a usual size, as Spark hands them over, are one request.
 REQUEST_BYTES_MAX = 3 << 20
