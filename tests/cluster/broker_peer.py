@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import re
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,18 @@ ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultC
 GIVEN_ID = re.compile(r"7F000001[0-9A-F]{24}")
 #: Where the messages of tests were born and stored.
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
+
+
+def copy_running(store: Path, target: Path) -> None:
+    """Copy the store of a broker that runs: what it would find after a crash."""
+    for _ in range(100):
+        try:
+            shutil.copytree(store, target, ignore=shutil.ignore_patterns("*.tmp"))
+        except shutil.Error:
+            shutil.rmtree(target)  # A file that was being replaced vanished.
+        else:
+            return
+    raise AssertionError(f"{store}: files vanish all the time")
 
 
 class Peer:

@@ -1,11 +1,10 @@
 """What was popped and not acknowledged comes again, whatever stands in the way; else nothing."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
-from tests.cluster.broker_peer import Peer, create_topic, serve
+from tests.cluster.broker_peer import Peer, copy_running, create_topic, serve
 from tests.cluster.pops import LONG_MS, PopConsumer
 from tests.cluster.test_broker_pops_in_order import OrderConsumer, pop_again
 
@@ -96,8 +95,7 @@ def test_messages_of_a_group_that_a_crash_has_made_unknown_wait_for_it(tmp_path:
         await peer.send("T", b"x")
         await peer.heartbeat("c", member)
         assert len(await PopConsumer(peer).pop(invisibleTime=500)) == 1
-        # Files that are being replaced vanish.
-        shutil.copytree(before, after, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_running(before, after)
         for file in (after / "config").glob("subscriptionGroup.json*"):
             file.unlink()
 
@@ -143,8 +141,7 @@ def test_a_crash_forgets_no_pop_whatever_the_clock_said(tmp_path: Path, ahead_ms
         assert [message.body for message, in popped] == [b"x", b"y"]
         for (message,) in popped:
             assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
-        # Files that are being replaced vanish.
-        shutil.copytree(before, after, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_running(before, after)
 
     async def go_on(peer: Peer) -> None:
         await peer.send("T", b"z")

@@ -1,10 +1,10 @@
 """A broker of a group whose id another one has by now: a store was copied, or the broker moved."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
+from tests.cluster.broker_peer import copy_running
 from tests.cluster.controlled_broker import CLUSTER, NAME, ControlledBroker
 from tests.cluster.controllers import (
     DEADLINE_S,
@@ -174,7 +174,7 @@ async def test_a_broker_that_stood_still_does_not_take_over_from_the_one_that_ha
         try:
             await stale.start()
             await wait_last_epoch(folder, 1, 1)
-            shutil.copytree(tmp_path / "stale", tmp_path / "whole")
+            copy_running(tmp_path / "stale", tmp_path / "whole")
             monkeypatch.setattr(membership_of(stale), "_is_unwilling", True)
             await whole.start()
             assert await wait_master(whole, wanted=True) == 3

@@ -7,7 +7,6 @@ from pymq.store.dispatch import Dispatch
 from pymq.store.durability import Durability
 from pymq.store.keys import Keys
 from pymq.store.opening import StoreParts
-from pymq.store.state.clean_stop import IndexPosition
 from pymq.store.timer.timer_store import TimerStore
 from pymq.store.write_gate import WriteGate
 
@@ -64,7 +63,7 @@ def flush_all(
         for one in parts.queues
         if one.end_offset and one.bases
     }
-    note = None if index is None else IndexPosition(index.end, index.end_ms, index.last_physical)
+    note = None if index is None else index.position
     parts.clean_stop.save_clean_stop(log, ends, note)
     parts.abort.remove()
 

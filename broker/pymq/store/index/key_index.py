@@ -15,6 +15,7 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,22 @@ from pymq.store.index.index_format import (
 
 #: Times in index items are rounded down to a second.
 _ROUNDED_MS = 999
+
+
+class IndexPosition(NamedTuple):
+    """How far the key index was at a clean stop.
+
+    Attributes:
+        end: physical offset up to which the log was indexed.
+        end_ms: store time of the last message below it.
+        last_physical: physical offset of the last message with a key; -1: there is none.
+        last_count: how many keys it has; -1: an earlier pymq, which did not note that.
+    """
+
+    end: int
+    end_ms: int
+    last_physical: int
+    last_count: int
 
 
 class KeyIndex:
@@ -126,6 +143,11 @@ class KeyIndex:
     def last_physical(self) -> int:
         """Physical offset of the last message in the index; -1 in an empty one."""
         return self._last_physical
+
+    @property
+    def position(self) -> IndexPosition:
+        """How far it is, to be noted at a clean stop."""
+        return IndexPosition(self.end, self.end_ms, self._last_physical, self._last_count)
 
     @property
     def newest(self) -> IndexFile | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pymq.errors import CorruptRecord
 from pymq.protocol.record import OVERHEAD_BYTES
-from pymq.store.index.key_index import KeyIndex
+from pymq.store.index.key_index import IndexPosition, KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.log_scan import first_record
 from pymq.store.state.checkpoint import Checkpoint
-from pymq.store.state.clean_stop import CleanStop, IndexPosition
+from pymq.store.state.clean_stop import CleanStop
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +82,8 @@ class IndexResumption:
             return False
         if not self._log.first <= last < self._log.end:
             return True  # The record is not in the log any more: nothing to compare with.
+        if note is not None and note.last_count not in (-1, index.position.last_count):
+            return False  # Its keys were in two files, and one is gone.
         segment = self._log.segments.find(last)
         segment.read(last - segment.first, OVERHEAD_BYTES)  # In the map a bad block is a SIGBUS.
         try:

@@ -4,12 +4,12 @@
 
     {"pymqCrc32": "12345678", "version": 1, "logEnd": 1234, "storeTimestamp": 1700000000000,
      "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800},
-     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000}}
+     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000, "lastKeys": 2}}
 
 ``queues`` holds the end offset of every queue at the last clean stop. With it the next start need
 not read the log, and distinguishes a missing queue from one that never existed.
-``index`` says how far the key index was, and which message was the last one with a key: another
-broker may have added to the index since.
+``index`` says how far the key index was, which message was the last one with a key, and how many
+keys it has: another broker may have added to the index since, and files may be lost.
 ``deleted`` holds the end of the log when a topic was deleted: records below it get no queue entry
 again, so that a crash does not bring the messages of a deleted topic back.
 
@@ -27,11 +27,12 @@ import json
 import logging
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymq.errors import FlushFailed, StoreError, StoreMismatch
 from pymq.protocol.multi_dispatch import is_light
 from pymq.store.files import Files
+from pymq.store.index.key_index import IndexPosition
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.queue_table import QueueKey
 from pymq.store.state.sealed_file import replace_file, seal, unseal
@@ -39,21 +40,7 @@ from pymq.store.state.sealed_file import replace_file, seal, unseal
 _log = logging.getLogger(__name__)
 NAME = "queues.json"
 VERSION = 1
-_INDEX = ("end", "endTimestamp", "lastOffset")
-
-
-class IndexPosition(NamedTuple):
-    """How far the key index was at a clean stop.
-
-    Attributes:
-        end: physical offset up to which the log was indexed.
-        end_ms: store time of the last message below it.
-        last_physical: physical offset of the last message with a key; -1: there is none.
-    """
-
-    end: int
-    end_ms: int
-    last_physical: int
+_INDEX = ("end", "endTimestamp", "lastOffset", "lastKeys")
 
 
 class CleanStop:
@@ -114,6 +101,7 @@ class CleanStop:
             log_end, store_timestamp = int(content["logEnd"]), int(content["storeTimestamp"])
             index = None
             if (fields := content.get("index")) is not None:
+                fields = {"lastKeys": -1} | fields
                 index = IndexPosition(*(int(fields[key]) for key in _INDEX))
         except (ValueError, TypeError, KeyError, AttributeError):
             return False
@@ -122,7 +110,7 @@ class CleanStop:
         return True
 
     def save_clean_stop(
-        self, log: CommitLog, ends: dict[QueueKey, int], index: "IndexPosition | None"
+        self, log: CommitLog, ends: dict[QueueKey, int], index: IndexPosition | None
     ) -> None:
         """Record where log, queues and index end; all of it is on the disk.
 

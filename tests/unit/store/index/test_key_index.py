@@ -388,6 +388,20 @@ def test_lost_and_damaged_files_are_made_again(tmp_path: Path, seed: int) -> Non
         assert contents(root) == wanted, damage.__name__
 
 
+def test_a_lost_file_with_only_keys_of_the_last_message_is_made_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path, FakeClock())
+    put_ok(store, keyed(*(f"k{n}" for n in range(LIMIT + 1))))
+    index_all(store)
+    store.close()
+    wanted = contents(tmp_path)
+    assert len(wanted) == 2
+    index_files(tmp_path)[1].unlink()
+    store = open_store(tmp_path, FakeClock())
+    index_all(store)
+    store.close()
+    assert contents(tmp_path) == wanted
+
+
 def test_lost_files_in_the_middle_are_made_again_after_an_unclean_stop(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock)
