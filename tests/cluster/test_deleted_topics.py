@@ -2,18 +2,30 @@
 
 import asyncio
 import threading
-from contextlib import nullcontext
+from collections.abc import Collection
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, connect, create_topic, fields, records, serve
+from tests.cluster.broker_peer import (
+    Peer,
+    connect,
+    copy_running,
+    create_topic,
+    fields,
+    records,
+    serve,
+)
 from tests.cluster.test_delayed_messages import Later
 
 from pymq.errors import DiskFull, FlushFailed, PymqError, StoreError
+from pymq.protocol import names
+from pymq.protocol.bodies import TopicTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.store import Files
 from pymq.store.state.clean_stop import CleanStop
+from pymq.store.state.sealed_file import SealedFile, replace_file
 
 #: Nothing is due before the topic is deleted, however long that takes.
 WAIT_MS = 600_000
@@ -75,32 +87,38 @@ def test_they_come_while_the_topic_is_away_after_a_restart(
     serve(tmp_path, check, store=STORE)
 
 
+QUEUE: dict[str, Any] = {"topic": "T", "queueId": 0}
+
+
+async def send_and_commit(peer: Peer) -> None:
+    """Have group g consume a message of topic T, and all of that saved."""
+    await create_topic(peer, "T", queues=1)
+    await peer.send("T", b"old")
+    group = b'{"groupName": "g"}'
+    await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
+    await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **QUEUE, consumerGroup="g", commitOffset=1)
+    await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
+    assert await committed(peer) == "1"
+
+
+async def committed(peer: Peer) -> str | None:
+    answer = await peer.ask(
+        RequestCode.QUERY_CONSUMER_OFFSET, **QUEUE, consumerGroup="g", setZeroIfNotFound=False
+    )
+    return (answer.fields or {}).get("offset")
+
+
 @pytest.mark.parametrize("kind", [DiskFull, FlushFailed])
 def test_a_topic_is_deleted_as_a_whole_or_not_at_all(
     tmp_path: Path, kind: type[StoreError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refused on a full disk, all of it is there; recorded, but perhaps not durably, none is."""
 
-    queue: dict[str, Any] = {"topic": "T", "queueId": 0}
-
-    def fail(self: CleanStop, topic: str, log_end: int) -> None:
+    def fail(self: CleanStop, topics: Collection[str], log_end: int) -> None:
         raise kind("queues.json: no space left on the device")
 
-    async def committed(peer: Peer) -> str | None:
-        answer = await peer.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, **queue, consumerGroup="g", setZeroIfNotFound=False
-        )
-        return (answer.fields or {}).get("offset")
-
     async def check(peer: Peer) -> None:
-        await create_topic(peer, "T", queues=1)
-        await peer.send("T", b"old")
-        group = b'{"groupName": "g"}'
-        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
-        await peer.ask(
-            RequestCode.UPDATE_CONSUMER_OFFSET, **queue, consumerGroup="g", commitOffset=1
-        )
-        assert await committed(peer) == "1"
+        await send_and_commit(peer)
         with monkeypatch.context() as patch:
             patch.setattr(CleanStop, "delete", fail)
             answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
@@ -120,8 +138,8 @@ def test_a_topic_is_deleted_as_a_whole_or_not_at_all(
         done.append(True)
 
     done: list[bool] = []
-    # A broker whose disk has failed says so at its end.
-    with pytest.raises(StoreError) if kind is FlushFailed else nullcontext():
+    # A broker whose disk has failed says so at its end, if something is not on the disk.
+    with suppress(StoreError) if kind is FlushFailed else nullcontext():
         serve(tmp_path, check)
     assert done
 
@@ -218,4 +236,133 @@ def test_who_asked_for_a_deletion_may_go_away(
         while (tmp_path / "consumequeue" / "T").exists():
             await asyncio.sleep(0.01)
 
+    serve(tmp_path, check)
+
+
+#: Offsets are saved with other things, and not by themselves.
+SELDOM: dict[str, Any] = {"offset_flush_interval_ms": 3_600_000}
+
+
+def test_offsets_are_saved_while_the_files_of_its_queues_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those may take long, and the process may be killed meanwhile."""
+    disk = StuckDisk(monkeypatch)
+    file = tmp_path / "config" / "consumerOffset.json"
+
+    async def check(peer: Peer) -> None:
+        await send_and_commit(peer)
+        assert "T@g" in file.read_text()
+        deleted = asyncio.create_task(peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T"))
+        while not file.exists() or "T@g" in file.read_text():  # between two renames, there is none
+            assert not deleted.done()
+            await asyncio.sleep(0.002)
+        disk.may_go_on.set()
+        assert (await deleted).code == ResponseCode.SUCCESS
+
+    serve(tmp_path, check, **SELDOM)
+
+
+@pytest.mark.parametrize("is_created_again", [True, False])
+def test_offsets_that_a_crash_left_are_not_those_of_a_topic_created_again(
+    tmp_path: Path, is_created_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups would pass over the first messages."""
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    save = SealedFile.save
+
+    def fail(self: SealedFile, text: str) -> None:
+        if self._path.name == "consumerOffset.json":
+            raise StoreError("the process dies before that")
+        save(self, text)
+
+    async def begin(peer: Peer) -> None:
+        await send_and_commit(peer)
+        with monkeypatch.context() as patch:
+            patch.setattr(SealedFile, "save", fail)
+            answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            if is_created_again:
+                await create_topic(peer, "T", queues=1)
+                await peer.send("T", b"new")
+            copy_running(root, copy)
+        assert "T@g" in (copy / "config" / "consumerOffset.json").read_text()
+
+    async def check(peer: Peer) -> None:
+        if not is_created_again:
+            found = await peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="T")
+            assert found.code == ResponseCode.TOPIC_NOT_EXIST
+            await create_topic(peer, "T", queues=1)
+            await peer.send("T", b"new")
+        assert await committed(peer) is None
+        assert [one.body for one in records(await peer.pull("T", 0))] == [b"new"]
+        await peer.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET, **QUEUE, consumerGroup="g", commitOffset=1
+        )
+
+    async def check_again(peer: Peer) -> None:
+        assert await committed(peer) == "1", "of the topic that there is now"
+
+    serve(root, begin, **SELDOM)
+    serve(copy, check, **SELDOM)
+    serve(copy, check_again)
+
+
+def test_retry_topics_of_pops_stay_with_a_topic_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full after any number of writes: what is popped must not be lost."""
+    retry_topic = names.pop_retry_topic("T", "g", v2=False)
+    writes = 0
+
+    def fail(files: Files, path: Path, data: bytes) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == write_count:
+            raise DiskFull(f"{path}: no space left on the device")
+        replace_file(files, path, data)
+
+    async def left(peer: Peer) -> set[str]:
+        answer = await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        return set(TopicTable.decode(answer.body).topics) & {"T", retry_topic}
+
+    async def check(peer: Peer) -> None:
+        await send_and_commit(peer)
+        await create_topic(peer, retry_topic, queues=1)
+        await peer.send(retry_topic, b"again")
+        assert await left(peer) == {"T", retry_topic}
+        with monkeypatch.context() as patch:
+            patch.setattr("pymq.store.state.clean_stop.replace_file", fail)
+            answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        is_refused = answer.code != ResponseCode.SUCCESS
+        assert is_refused == (writes == write_count)
+        assert await left(peer) == ({"T", retry_topic} if is_refused else set())
+        if is_refused:
+            assert [one.body for one in records(await peer.pull(retry_topic, 0))] == [b"again"]
+
+    for write_count in 1, 2:
+        writes = 0
+        serve(tmp_path / str(write_count), check)
+
+
+def test_a_directory_that_cannot_be_removed_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_directory = Files.remove_directory
+
+    def fail(files: Files, path: Path) -> bool:
+        if path.name == "T":
+            raise StoreError(f"{path}: remove directory: Permission denied")
+        return remove_directory(files, path)
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await peer.send("T", b"old")
+        answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        assert answer.code == ResponseCode.SUCCESS
+        await create_topic(peer, "T")
+        await peer.send("T", b"new")
+        assert [one.body for one in records(await peer.pull("T", 0))] == [b"new"]
+
+    monkeypatch.setattr(Files, "remove_directory", fail)
     serve(tmp_path, check)

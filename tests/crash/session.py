@@ -9,21 +9,22 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tests.crash.checkers import Found, check_index_files
 from tests.crash.disk import index_contents, log_by_topic, log_records, queues_by_topic
+from tests.crash.group_offsets import GroupOffsets
 from tests.crash.history import Findings, History, Life, check
 from tests.crash.ledger import Acknowledged, Attempted, Failed, body_of, make_key
+from tests.crash.served import served
 from tests.unit.store.index.index_model import IndexModel
 from tests.unit.store.stores import HOST, FakeClock, batch, record
 
 from pymq.errors import FlushFailed, StoreError
-from pymq.protocol.record import NewRecord, decode_records
+from pymq.protocol.record import NewRecord
 from pymq.store import Files, FlushMode, MessageStore, PutStatus, QueueRemoval
 from pymq.store.config import StoreConfig
 from pymq.store.state.sealed_file import SealedFile
@@ -65,6 +66,8 @@ class Session:
         self._waiting: list[tuple[int, Life, Acknowledged]] = []
         #: What removes the files of deleted topics.
         self._removals: list[QueueRemoval] = []
+        #: Topics that were deleted at once, until it is known whether they are.
+        self._deleted_together: tuple[str, ...] = ()
 
     # -- restarts -----------------------------------------------------------------------------
 
@@ -77,7 +80,11 @@ class Session:
         self.store = MessageStore.open(config, self.clock, files=files)
         self._table = SealedFile(root / "config" / "table.json", files=files)
         self._table.load(_parse_table)
+        self._offsets = GroupOffsets(self.clock, root, files, self.store)
         there = {topic for topic, _ in self.store.queues()}
+        left = there.intersection(self._deleted_together)
+        assert len(left) in (0, len(self._deleted_together)), f"only {left} are not deleted"
+        self._deleted_together = ()
         self.history.resolve_endings(there, self.store.log_end)
         self._note_durable()
 
@@ -100,6 +107,7 @@ class Session:
         twin.history = copy.deepcopy(self.history)
         twin.clock.now_ms = self.clock.now_ms
         twin._number = self._number
+        twin._deleted_together = self._deleted_together
         return twin
 
     @property
@@ -189,23 +197,30 @@ class Session:
         self.begin_delete(topic)
         self.finish_deletes()
 
-    def begin_delete(self, topic: str) -> None:
-        """Delete a topic's queues; their files are left."""
-        life = self.history.lives.get(topic)
-        if life is None:
-            return
-        was_ending = life.is_ending  # An earlier attempt may have been done.
-        life.is_ending = True
+    def begin_delete(self, *topics: str) -> None:
+        """Delete the queues of topics, and where the group is in them; their files are left."""
+        known = {one: self.history.lives[one] for one in topics if one in self.history.lives}
+        there = {topic for topic, _ in self._running.queues()}
+        # An earlier attempt may have been done.
+        were_ending = {topic: life.is_ending for topic, life in known.items()}
+        for life in known.values():
+            life.is_ending = True
+        if not any(were_ending.values()):
+            self._deleted_together = tuple(there.intersection(known))
         try:
-            removal = self._running.retention.begin_delete(topic)
+            removals = self._running.retention.begin_delete_topics(list(known))
         except FlushFailed:
-            raise  # It may have been done; nothing is written to the topic any more.
+            raise  # It may have been done; nothing is written to these topics any more.
         except StoreError:
-            life.is_ending = was_ending  # It says that this attempt was not done.
+            for topic, life in known.items():
+                life.is_ending = were_ending[topic]  # It says that this attempt was not done.
+            self._deleted_together = ()
             raise
-        self.history.end_life(topic, self._running.log_end)
-        if removal is not None:
-            self._removals.append(removal)
+        self._deleted_together = ()
+        for topic in known:
+            self.history.end_life(topic, self._running.log_end)
+            self._offsets.delete(topic)
+        self._removals += removals
 
     def finish_deletes(self) -> None:
         """Remove the files of deleted topics."""
@@ -215,10 +230,11 @@ class Session:
         self._removals.clear()
 
     def save(self) -> None:
-        """Save the state table."""
+        """Save the state table, and where a group is that has consumed all that is durable."""
         self.history.save_begun += 1
         self._table.save(f'{{"saved":{self.history.save_begun}}}')
         self.history.saved = self.history.save_begun
+        self._offsets.save()
 
     def pass_time(self, ms: int) -> None:
         """Let the clock go on."""
@@ -228,21 +244,7 @@ class Session:
 
     def messages(self) -> dict[str, list[Found]]:
         """Return everything that the store serves."""
-        store = self._running
-        found: dict[str, list[Found]] = {}
-        for topic, queue_id in store.queues():
-            offset, end = store.queue_bounds(topic, queue_id)
-            while offset < end:
-                result = store.read(topic, queue_id, offset, count_max=32, bytes_max=1 << 16)
-                assert result.next_queue_offset > offset, f"{topic} {queue_id} {offset}: {result}"
-                result.check()
-                offset = result.next_queue_offset
-                found.setdefault(topic, []).extend(
-                    Found(one.queue_id, one.queue_offset, one.physical_offset, one.body)
-                    for buffer in result.buffers
-                    for one in decode_records(buffer, verify=True)
-                )
-        return found
+        return served(self._running)
 
     def findings(self) -> Findings:
         """Return what the store serves, and what its files hold."""
@@ -256,7 +258,7 @@ class Session:
 
     def check(self) -> list[str]:
         """Return what is wrong."""
-        return check(self.history, self.findings())
+        return check(self.history, self.findings()) + self._offsets.complaints(TOPICS)
 
 
 def _parse_table(text: str) -> int:
@@ -331,16 +333,17 @@ FIXED_STEPS: Final[tuple[Step, ...]] = (
     _put(Send("B", 0, (60, 60, 60, 60)), Send("%RETRY%c", 0, (5,))),
     lambda session: session.pass_time(5_000),
     Session.flush,
+    Session.save,
     lambda session: session.delete("B"),
     _put(Send("B", 0, (10,)), Send("B", 2, (10, 10))),
     Session.save,
     Session.restart,
     _put(Send("A", 0, (700,)), Send("A", 1, (500,)), Send("B", 0, (20,))),
     Session.flush,
+    Session.save,
     Session.flush_queues,
     _put(Send("A", 0, (30, 30))),
-    lambda session: session.begin_delete("%RETRY%c"),
-    lambda session: session.begin_delete("B"),
+    lambda session: session.begin_delete("%RETRY%c", "B"),
     _put(Send("B", 2, (10,)), Send("A", 0, (10,))),
     Session.flush,
     Session.finish_deletes,
@@ -354,46 +357,3 @@ def fixed_script(session: Session) -> None:
     """Do all of ``FIXED_STEPS``."""
     for step in FIXED_STEPS:
         step(session)
-
-
-def random_script(seed: int, steps: int) -> Script:
-    """Return a script by chance."""
-
-    def run(session: Session) -> None:
-        chance = random.Random(seed)
-        for _ in range(steps):
-            _step(session, chance)
-        if chance.random() < 0.5:
-            session.stop()
-
-    return run
-
-
-def _step(session: Session, chance: random.Random) -> None:
-    action = chance.random()
-    if action < 0.5:
-        session.put(*(_send(chance) for _ in range(chance.choice((1, 1, 2, 5)))))
-    elif action < 0.72:
-        session.flush()
-    elif action < 0.78:
-        session.flush_queues()
-    elif action < 0.80:
-        session.index()
-    elif action < 0.83:
-        session.prepare()
-    elif action < 0.88:
-        session.save()
-    elif action < 0.92:
-        session.finish_deletes()
-        session.begin_delete(chance.choice(TOPICS))
-    elif action < 0.96:
-        session.restart()
-    else:
-        session.pass_time(chance.choice((0, 100, 3_500)))
-
-
-def _send(chance: random.Random) -> Send:
-    sizes: Sequence[int] = [
-        chance.choice((0, 10, 40, 200)) for _ in range(chance.choice((1, 1, 1, 3)))
-    ]
-    return Send(chance.choice(TOPICS), chance.randrange(2), tuple(sizes))

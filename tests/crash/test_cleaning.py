@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.crash.random_scripts import random_script
 from tests.crash.sampling import some_of
-from tests.crash.session import Session, fixed_script, random_script, recover
+from tests.crash.session import Session, fixed_script, recover
 from tests.unit.store.stores import FakeClock, bodies, open_store, put_ok, record_of_size
 
 from pymq.protocol.record import NewRecord

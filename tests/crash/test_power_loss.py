@@ -12,7 +12,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.crash.session import Session, random_script, recover
+from tests.crash.random_scripts import random_script
+from tests.crash.session import Session, recover
 
 from pymq.store import FlushMode
 from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep

@@ -11,7 +11,7 @@ from pymq.broker.arrivals import Arrivals
 from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
-from pymq.broker.deletions import Deletions
+from pymq.broker.deletions import Deletions, finish_deletions
 from pymq.broker.duties import Duty, Periodic
 from pymq.broker.empty_queues import begin_empty_queues
 from pymq.broker.features import MASTER_FEATURES, SLAVE_FEATURES
@@ -92,6 +92,7 @@ async def assemble(
     features = [make(site, tables, core) for make in makers]
     await in_thread(core.saving.load)  # takes seconds if there are many: the controller hears us
     core.saving.load_shared()
+    finish_deletions(site.store, tables.offsets)
     tables.topics.ids.log_lost()
     if site.group is not None and site.group.term.is_master:
         tables.topics.begin_term(site.group.term.number)

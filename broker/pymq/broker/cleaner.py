@@ -6,7 +6,9 @@ Source: RocketMQ DefaultMessageStore.addScheduleTask.
 import asyncio
 import functools
 import logging
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import Executor
+from typing import Any, TypeVar
 
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.errors import StoreError
@@ -20,6 +22,8 @@ _log = logging.getLogger(__name__)
 FIRST_PASS_S = 60.0
 #: How often disk usage is checked; so writing resumes this soon after there is space again.
 WATCH_INTERVAL_S = 1.0
+
+_Answer = TypeVar("_Answer")
 
 
 class Cleaner:
@@ -109,6 +113,35 @@ class Cleaner:
         """Stop once the disk work in progress is done; idempotent."""
         await self._tasks.close()
         await self._work.close(_report)
+
+
+async def with_removals(
+    saving: Awaitable[_Answer], removals: Sequence[asyncio.Task[None]]
+) -> _Answer:
+    """Wait until tables are saved and files are gone, both at the same time.
+
+    The files of many queues take long: what the tables say of a deleted topic must not stay on the
+    disk until then. Whoever waits here may be cancelled: the removals go on.
+
+    Args:
+        saving: saves the tables.
+        removals: see ``Cleaner.remove``.
+
+    Returns:
+        What ``saving`` returns.
+
+    Raises:
+        StoreError: some of it failed; the rest is done.
+    """
+    waiting: list[Awaitable[Any]] = [asyncio.shield(one) for one in removals]
+    *removed, answer = await asyncio.gather(*waiting, saving, return_exceptions=True)
+    for failure in removed:
+        if isinstance(failure, BaseException):
+            raise failure
+    if isinstance(answer, BaseException):
+        raise answer
+    saved: _Answer = answer
+    return saved
 
 
 def _report(error: StoreError) -> None:

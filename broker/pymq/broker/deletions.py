@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pymq.broker.state.offsets import OffsetTable
+from pymq.store import MessageStore
+
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
@@ -26,3 +29,11 @@ class Deletions:
         """A group is being deleted."""
         for forget in self.groups:
             forget(name)
+
+
+def finish_deletions(store: MessageStore, offsets: OffsetTable) -> None:
+    """Forget where groups were in topics that were deleted before a crash, here and from now on."""
+    offsets.follow_deletions(
+        store.retention.recorded_deletions,
+        lambda topic, queue_id: store.queue_bounds(topic, queue_id)[0],
+    )

@@ -16,6 +16,7 @@ from pymq.store.files import Files
 from pymq.store.keys import Keys
 from pymq.store.log.segment import NORMAL_READS, RANDOM_READS
 from pymq.store.log_ahead import LogAhead
+from pymq.store.log_time import LogTime
 from pymq.store.multi_dispatch import MultiDispatch
 from pymq.store.opening import StoreParts
 from pymq.store.progress import OnProgress
@@ -114,6 +115,7 @@ class MessageStore:
             gate=gate,
         )
         self.retention.check_disk()
+        self._time = LogTime(clock, log, config.root_path)
 
     @classmethod
     def open(
@@ -198,8 +200,7 @@ class MessageStore:
     ) -> tuple[int, int]:
         """Write puts to the log; return the bytes of messages, and how many records are staged."""
         log = self._log
-        now = max(self._clock.wall_ms(), log.store_timestamp)
-        count = len(puts)
+        now, count = self._time.now_ms(), len(puts)
         put_bytes = staged_count = 0
         try:
             while True:

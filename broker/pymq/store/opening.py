@@ -18,6 +18,7 @@ from pymq.store.log.transient_pool import TransientPool
 from pymq.store.log.warm_up import PAGE_BYTES, WarmUp
 from pymq.store.progress import LoggedProgress, OnProgress
 from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_removal import remove_left
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.recovery.loading import make_index, make_queues
 from pymq.store.recovery.recovery import Recovery
@@ -96,6 +97,8 @@ class StoreParts:
             recovery.load()
             parts.lock.mark()
             recovery.run()
+            for topic in parts.clean_stop.deleted:
+                remove_left(queues.files, queues.directories_of(topic))
             if config.timer_wheel:
                 parts.timers = open_timers(
                     config,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from pymq.broker.cleaner import with_removals
 from pymq.broker.config import BrokerConfig
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
@@ -88,15 +89,13 @@ class CleaningHandlers:
     async def clean_topics(self, request: Request) -> Command:
         """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that do not exist any more."""
         unused = {topic for topic, _ in self._store.queues() if self._is_unused(topic)}
+        removals = self._store.retention.begin_delete_topics(unused)
         for topic in sorted(unused):
-            if not self._is_unused(topic):  # created again meanwhile
-                continue
-            removal = self._store.retention.begin_delete(topic)
             self._offsets.delete_topic(topic)
-            if removal is not None:
-                _log.info("topic %s does not exist: %d queues are deleted", topic, len(removal))
-                await asyncio.shield(self._remove(removal))
-        return await self._answer_saved(request)
+        for one in removals:
+            _log.info("topic %s does not exist: %d queues are deleted", one.topic, len(one))
+        tasks = [self._remove(one) for one in removals]
+        return await with_removals(self._answer_saved(request), tasks)
 
     def _is_unused(self, topic: str) -> bool:
         return not (

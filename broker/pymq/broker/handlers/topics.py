@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pymq.broker.attributes import TOPIC_ATTRIBUTES, changed, parse_changes
+from pymq.broker.cleaner import with_removals
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
@@ -151,35 +152,28 @@ class TopicHandlers:
         With it go the retry topics of groups that popped it: nobody would read them any more.
 
         Only the deletion of queues can be refused, as on a full disk: then the topic stays as it
-        is. Their files go while other requests are answered, and the topic may be created again
-        meanwhile.
+        is, and so do those retry topics. The files go while other requests are answered, and the
+        topic may be created again meanwhile. A crash before the offsets are saved brings none of
+        them back: see ``OffsetTable.follow_deletions``.
         """
         topic = (request.fields or {}).get("topic", "")
         self._check_name(topic)
-        removals = []
-        for one in [*self._pop_retry_topics(topic), topic]:
-            try:
-                removal = self._store.retention.begin_delete(one)
-            except FlushFailed:
-                self._forget(one)  # The next start may find the queues deleted.
-                raise
-            self._forget(one)
-            if removal is not None:
-                removals.append(self._remove(removal))
-        return self._answer_removed(request, removals)
+        topics = [*self._pop_retry_topics(topic), topic]
+        try:
+            removals = self._store.retention.begin_delete_topics(topics)
+        except FlushFailed:
+            self._forget(topics)  # The next start may find the queues deleted.
+            raise
+        self._forget(topics)
+        tasks = [self._remove(one) for one in removals]
+        return with_removals(self._answer_saved(request), tasks)
 
-    async def _answer_removed(
-        self, request: Request, removals: Sequence[asyncio.Task[None]]
-    ) -> Command:
-        for removal in removals:
-            await asyncio.shield(removal)
-        return await self._answer_saved(request)
-
-    def _forget(self, topic: str) -> None:
-        """Forget a topic without queues: nothing here can be refused."""
-        self._topics.delete(topic)
-        self._deletions.topic(topic)
-        self._offsets.delete_topic(topic)
+    def _forget(self, topics: Sequence[str]) -> None:
+        """Forget topics without queues: nothing here can be refused."""
+        for topic in topics:
+            self._topics.delete(topic)
+            self._deletions.topic(topic)
+            self._offsets.delete_topic(topic)
 
     def _pop_retry_topics(self, topic: str) -> list[str]:
         if not self._config.delete_retry_topics:

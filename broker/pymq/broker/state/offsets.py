@@ -5,6 +5,8 @@ Source: RocketMQ ConsumerOffsetManager.
 
 from collections.abc import Callable, Collection, Mapping
 
+from pymq.broker.state.known_deletions import KnownDeletions
+from pymq.broker.state.light_places import is_light_place, light_offsets
 from pymq.broker.state.offset_hand_over import (
     joined_places,
     merged,
@@ -12,12 +14,12 @@ from pymq.broker.state.offset_hand_over import (
     warn_of_set_back,
 )
 from pymq.broker.state.offset_moves import Moves, is_later, is_same_run
-from pymq.broker.state.offset_places import SEPARATOR, Place, Table, joined, places_of, split
+from pymq.broker.state.offset_places import Place, Table, joined, places_of, split
+from pymq.broker.state.offset_texts import OffsetTexts
 from pymq.broker.state.told_resets import ToldResets
 from pymq.clock import Clock
-from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
-from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID, is_light
+from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID
 from pymq.protocol.names import REVIVE_END_GROUP, REVIVE_GROUP, TRANSACTION_GROUP
 from pymq.protocol.offset_changes import OffsetChanges
 
@@ -78,9 +80,8 @@ class OffsetTable:
         #: The same for a second file, which also holds the offsets of light groups in light queues.
         self.is_light_changed = False
         self.has_light_file = False
-        #: What the file says of each (topic, group), as long as that is true. Every few seconds
-        #: some of ten thousand groups have moved: only they are written again.
-        self._texts: dict[tuple[str, str], str] = {}
+        self._texts = OffsetTexts()
+        self._deletions = KnownDeletions()
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset."""
@@ -187,6 +188,20 @@ class OffsetTable:
                 del table[key]
                 self._touch(key)
 
+    def follow_deletions(
+        self, recorded: Callable[[], Mapping[str, int]], first_offset: Callable[[str, int], int]
+    ) -> None:
+        """Forget what the file says of topics that were deleted after it was saved.
+
+        Args:
+            recorded: returns the deletions of topics; see ``KnownDeletions``.
+            first_offset: (topic, queue id) -> offset of the first message of a queue.
+        """
+        for key in self._deletions.follow(recorded, self._tables(), first_offset):
+            self._touch(key)
+        if self.is_known and not self._deletions.is_told:
+            self.is_changed = True  # The file says it from now on.
+
     def _tables(self) -> tuple[Table, ...]:
         return self._offsets, self._pulled, self._resets
 
@@ -217,7 +232,7 @@ class OffsetTable:
         """Record a change of a (topic, group), or of something else."""
         self.is_changed = self.is_light_changed = True
         if key is not None:
-            self._texts.pop(key, None)
+            self._texts.forget(key)
         self.moves.note(key)
         if self.moves.number % VERSION_STEP == 0:
             self.version = self.version.next(self._clock.wall_ms())
@@ -225,24 +240,17 @@ class OffsetTable:
 
     def to_text(self) -> str:
         """Return the text of ``consumerOffset.json``."""
-        rest = fastjson.dump_pretty(self._body({}).to_json())
+        content = self._body({}).to_json() | self._deletions.to_json()
         keys: Collection[tuple[str, str]] = self._offsets
         if self.has_light_file:
-            keys = [key for key in keys if not _is_light(key)]
-        if not keys:
-            return rest
-        texts = self._texts
-        for key in keys:
-            if key not in texts:
-                text = fastjson.dump_pretty(joined({key: self._offsets[key]}))
-                texts[key] = text[2:-2].replace("\n", "\n\t")  # without its own braces
-        whole = ",\n\t".join([texts[key] for key in keys])
-        return rest.replace("{}", f"{{\n\t{whole}\n\t}}", 1)
+            keys = [key for key in keys if not is_light_place(key)]
+        return self._texts.whole(content, self._offsets, keys)
 
     def restore(self, value: object) -> None:
         """Take over the contents of ``consumerOffset.json``."""
         self.is_known = True
         body = ConsumerOffsetTable.from_json(value)
+        self._deletions.restore(value)
         self._offsets |= split(body.offsets)
         self._resets |= split(body.resets or {})
         self.version = body.version or self.version
@@ -380,11 +388,7 @@ class OffsetTable:
 
     def light_offsets(self) -> dict[str, int]:
         """Return the offsets of light groups in light queues, by ``topic@group``."""
-        return {
-            f"{topic}{SEPARATOR}{group}": queues[LIGHT_QUEUE_ID]
-            for (topic, group), queues in self._offsets.items()
-            if _is_light((topic, group)) and LIGHT_QUEUE_ID in queues
-        }
+        return light_offsets(self._offsets)
 
     def restore_light(self, offsets: Mapping[str, int]) -> None:
         """Take over what ``light_offsets`` returned."""
@@ -394,7 +398,3 @@ class OffsetTable:
 def _rank(version: DataVersion) -> tuple[int, int, int]:
     """Return what RocketMQ compares versions by."""
     return version.state_version, version.counter, version.timestamp_ms
-
-
-def _is_light(key: tuple[str, str]) -> bool:
-    return is_light(key[1]) and is_light(key[0])

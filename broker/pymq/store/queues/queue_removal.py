@@ -5,12 +5,16 @@ start. A topic of that name may be created again at any time: each of its queues
 files of the earlier one are gone.
 """
 
+import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pymq.errors import FlushFailed, StoreError
 from pymq.store.files import Files
+from pymq.store.queues.queue_files import QueueFiles
+
+_log = logging.getLogger(__name__)
 
 
 class DeletedFiles:
@@ -23,7 +27,7 @@ class DeletedFiles:
         self._paths = list(reversed(paths))
         self._directories = list(reversed(directories))
         self._lock = threading.Lock()
-        #: Directories that hold something else.
+        #: Directories that hold something else, or cannot be removed.
         self.kept: list[Path] = []
 
     def remove(self) -> None:
@@ -38,7 +42,7 @@ class DeletedFiles:
                 self._paths.pop()
             while self._directories:
                 directory = self._directories[-1]
-                if not self._files.remove_directory(directory):
+                if not _try_remove(self._files, directory):
                     self.kept.append(directory)
                 self._directories.pop()
 
@@ -106,10 +110,43 @@ class QueueRemoval:
         if self._error is not None:
             raise _left(self._error) from self._error
 
-    def kept(self) -> list[Path]:
-        """Return the directories of queues that hold something else."""
-        return [one for queue in self._queues.values() for one in queue.kept]
+    def finish(self, dirty: set[Path]) -> None:
+        """Remove the topic's directories; keep up to date which are to be flushed."""
+        dirty.update(one for queue in self._queues.values() for one in queue.kept)
+        for directory in self.directories:
+            dirty.discard(directory)
+            gone = _try_remove(self._files, directory)
+            dirty.add(directory.parent if gone else directory)
 
 
 def _left(error: StoreError) -> FlushFailed:
     return FlushFailed(f"{error}; the next start removes what is left")
+
+
+def _try_remove(files: Files, directory: Path) -> bool:
+    """Remove a directory if it is empty and the system lets us; return whether it is gone.
+
+    One that stays is in nobody's way: a new queue may have its files there.
+    """
+    try:
+        return files.remove_directory(directory)
+    except StoreError as error:
+        _log.warning("%s: this empty directory is left to the next start", error)
+        return False
+
+
+def remove_left(files: QueueFiles, directories: Iterable[Path]) -> None:
+    """Remove directories of deleted topics, and of their queues, that are empty but still there.
+
+    A crash, or a system that refused it, may have left them.
+    """
+    for topic in directories:
+        for entry in files.files.list_directory(topic):
+            if not (entry.is_directory and entry.name.isdigit()):
+                continue
+            if _try_remove(files.files, topic / entry.name):
+                files.dirty_directories.discard(topic / entry.name)
+                files.dirty_directories.add(topic)
+        if _try_remove(files.files, topic):
+            files.dirty_directories.discard(topic)
+            files.dirty_directories.add(topic.parent)

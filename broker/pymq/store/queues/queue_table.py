@@ -218,10 +218,13 @@ class QueueTable:
             directories = [queue.path, *([] if extension is None else [extension.path])]
             self.files.dirty_directories.difference_update(directories)
             left[queue.queue_id] = DeletedFiles(self.files.files, paths, directories)
-        roots = [self._path / topic, self._extensions / topic]
-        removal = QueueRemoval(self.files.files, topic, left, roots)
+        removal = QueueRemoval(self.files.files, topic, left, self.directories_of(topic))
         self._removals.append(removal)
         return removal
+
+    def directories_of(self, topic: str) -> list[Path]:
+        """Return the directories that those of a topic's queues are in."""
+        return [self._path / topic, self._extensions / topic]
 
     @property
     def is_removing(self) -> bool:
@@ -238,12 +241,7 @@ class QueueTable:
             return  # finished when something else needed it
         removal.check()
         self._removals.remove(removal)
-        dirty = self.files.dirty_directories
-        dirty.update(removal.kept())
-        for directory in removal.directories:
-            dirty.discard(directory)
-            gone = self.files.files.remove_directory(directory)
-            dirty.add(directory.parent if gone else directory)
+        removal.finish(self.files.dirty_directories)
         self._forget_spelling(removal.topic)
 
     def finish_removals(self) -> None:

@@ -12,9 +12,8 @@ A segment stays until it and all queue entries of its records are on the disk, a
 Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 """
 
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pymq.clock import Clock
@@ -25,13 +24,13 @@ from pymq.store.files import DiskUsage
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ConsumeQueue
-from pymq.store.queues.queue_removal import QueueRemoval
-from pymq.store.queues.queue_table import QueueKey, QueueTable
+from pymq.store.queues.queue_table import QueueTable
 from pymq.store.queues.queue_trim import TrimJob
 from pymq.store.retention.clean_jobs import CleanJob, WatchJob
 from pymq.store.retention.deleted_segments import DeletedSegments
 from pymq.store.retention.disk_watch import DiskWatch, Usages
 from pymq.store.retention.policy import DiskLevel, may_delete
+from pymq.store.retention.queue_deletion import QueueDeletion
 from pymq.store.state.checkpoint import DirectoryLock
 from pymq.store.state.clean_stop import CleanStop
 from pymq.store.write_gate import WriteGate
@@ -61,6 +60,8 @@ class Retention:
     Attributes:
         needed_from: returns the physical offset from which the log has to stay, however full the
             disk is; None: there is none.
+        begin_delete, begin_delete_topics, finish_delete, delete_queues, delete_expired_queues,
+            recorded_deletions: the deletion of queues; see ``QueueDeletion``.
     """
 
     def __init__(
@@ -87,7 +88,6 @@ class Retention:
         self._clean_stop = clean_stop
         self._disks = disks
         self._durability = durability
-        self._reach = reach
         self._gate = gate
         self.needed_from: Callable[[], int | None] = lambda: None
         self._deleted_segments = DeletedSegments(log.files, config.held_grace_ms / 1000)
@@ -103,6 +103,15 @@ class Retention:
         self._logged = ""
         self._no_room_said = False
         log.segments.lack_of_room = disks.lack_of_room
+        deletion = QueueDeletion(
+            log, queues, clean_stop, self._deleted_segments, reach=reach, gate=gate
+        )
+        self.begin_delete = deletion.begin_delete
+        self.begin_delete_topics = deletion.begin_delete_topics
+        self.finish_delete = deletion.finish_delete
+        self.delete_queues = deletion.delete_queues
+        self.delete_expired_queues = deletion.delete_expired_queues
+        self.recorded_deletions = deletion.recorded
 
     # -- the disks ----------------------------------------------------------------------------
 
@@ -277,116 +286,6 @@ class Retention:
                 self._logged = str(error)
                 _log.error("an old file stays until this succeeds: %s", error)
         return False
-
-    # -- queues -------------------------------------------------------------------------------
-
-    def begin_delete(self, topic: str, *, before: int | None = None) -> QueueRemoval | None:
-        """Delete the consume queues of a topic; records stay in the log.
-
-        Offsets start from 0 if the topic is created again, which may be at once, also after a
-        crash.
-
-        Args:
-            topic: its name.
-            before: physical offset; queues with messages behind it stay, and what they list is of
-                another topic of that name. None: none stays.
-
-        Returns:
-            A job that removes their files, which takes long if there are many: to be run and
-            finished. None: there was no queue.
-
-        Raises:
-            DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
-            FlushFailed: it may have been recorded. Final: the next start does the rest, and until
-                then the store accepts no writes.
-        """
-        self._gate.check_open()
-        end = self._log.end if before is None else before
-        queues = [one for one in self._queues.of_topic(topic) if self._reach(one) <= end]
-        if not queues:
-            return None
-        try:
-            self._clean_stop.delete(topic, end)
-        except FlushFailed as error:
-            self._gate.record_error(error)
-            raise
-        return self._queues.take_out(topic, queues)
-
-    def finish_delete(self, removal: QueueRemoval) -> None:
-        """Record that the files of deleted queues are gone.
-
-        Raises:
-            FlushFailed: some could not be removed. Final: the next start does it, and until then
-                the store accepts no writes.
-        """
-        try:
-            self._queues.finish_removal(removal)
-        except FlushFailed as error:
-            self._gate.record_error(error)
-            raise
-
-    def delete_queues(self, topic: str, *, before: int | None = None) -> int:
-        """Delete the consume queues of a topic, in this thread; return how many.
-
-        Args, Raises: see ``begin_delete`` and ``finish_delete``.
-        """
-        removal = self.begin_delete(topic, before=before)
-        if removal is None:
-            return 0
-        removal.run()
-        self.finish_delete(removal)
-        return len(removal)
-
-    def delete_expired_queues(
-        self, may_go: Callable[[str, int], bool], *, count_max: int
-    ) -> list[QueueKey]:
-        """Delete consume queues that hold no messages any more; return which.
-
-        Their offsets start from 0 again: ``may_go`` has to protect queues that are still in use.
-
-        Args:
-            may_go: (topic, queue id) -> whether the queue may be deleted.
-            count_max: how many at most; call again until none is returned.
-
-        Raises:
-            DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
-            FlushFailed: some files could not be removed. Final: until the next start, which has
-                these queues again, the store accepts no writes.
-
-        Source: RocketMQ cleanExpiredConsumerQueue.
-        """
-        self._gate.check_open()
-        queues = list(itertools.islice(self._expired_queues(may_go), count_max))
-        found = [(queue.topic, queue.queue_id) for queue in queues]
-        if found:
-            self._clean_stop.forget(set(found))
-        try:
-            for queue in queues:
-                self._queues.remove(queue)
-            if found:
-                # Now, not with the next flush: if a power loss brought old files back in front of
-                # the entries of new messages, these would be hidden.
-                self._queues.files.flush_names()
-        except StoreError as error:
-            # Files are left in the place of those of new messages.
-            failed = FlushFailed(f"{error}; the next start takes up what is left")
-            self._gate.record_error(failed)
-            raise failed from error
-        return found
-
-    def _expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:
-        """Yield queues that once held messages and hold none any more, if they may be deleted."""
-        if not self._deleted_segments.deleted:
-            return  # After a crash now, segments would be back, and need their entries.
-        first = self._log.first
-        for queue in list(self._queues):
-            end = queue.end_offset
-            if (
-                0 < end == queue.next_offset
-                and queue.physical_end <= first
-                and may_go(queue.topic, queue.queue_id)
-            ):
-                yield queue
 
     def close(self) -> None:
         """Delete what was taken out of the log; views on it stay valid."""

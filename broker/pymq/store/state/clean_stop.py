@@ -25,7 +25,7 @@ RocketMQ does not have this file, and ignores it. Without it, recovery reads mor
 
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class CleanStop:
         self.store_timestamp = 0
         self.ends: dict[QueueKey, int] = {}
         self.deleted: dict[str, int] = {}
+        #: ``deleted`` as it is certain to be in the file.
+        self.recorded: Mapping[str, int] = {}
         self.index: IndexPosition | None = None
 
     @property
@@ -107,6 +109,7 @@ class CleanStop:
             return False
         self.log_end, self.store_timestamp = log_end, store_timestamp
         self.ends, self.deleted, self.index = ends, deleted, index
+        self.recorded = deleted
         return True
 
     def save_clean_stop(
@@ -145,16 +148,16 @@ class CleanStop:
         """Forget deletions whose records have all expired; the next save writes that."""
         self.deleted = {topic: end for topic, end in self.deleted.items() if end > log_first}
 
-    def delete(self, topic: str, log_end: int) -> None:
-        """Record that a topic's records below ``log_end`` are deleted.
+    def delete(self, topics: Collection[str], log_end: int) -> None:
+        """Record that the records of topics below ``log_end`` are deleted: of all, or of none.
 
         Raises:
             DiskFull, StoreError: the previous file is still there, and nothing is recorded.
             FlushFailed: the previous or the new file is there.
         """
         before = self.deleted, self.ends
-        self.deleted = self.deleted | {topic: log_end}
-        self.ends = {key: end for key, end in self.ends.items() if key[0] != topic}
+        self.deleted = self.deleted | dict.fromkeys(topics, log_end)
+        self.ends = {key: end for key, end in self.ends.items() if key[0] not in topics}
         try:
             self._save()
         except FlushFailed:
@@ -210,4 +213,4 @@ class CleanStop:
         if self._saved is not None and self._saved != data:
             self._files.write_file(self._backup, self._saved)
         replace_file(self._files, self._path, data)
-        self._saved = data
+        self._saved, self.recorded = data, self.deleted

@@ -1,5 +1,6 @@
 """Topics that a master has deleted, and perhaps created again."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,23 @@ def test_offsets_stay_while_queues_cannot_be_deleted(
     assert bed.gone and bed.left("A") == (1, 1) and not bed.forgotten
     bed.gone.delete(first)
     assert not bed.gone and bed.left("A") == (0, None) and bed.forgotten == ["A"]
+
+
+def test_offsets_that_a_crash_left_go_with_the_next_start(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+    bed.offsets.follow_deletions(bed.store.retention.recorded_deletions, lambda *_: 0)
+    bed.told("A", "B")
+    bed.put("A")
+    bed.put("B")
+    text = bed.offsets.to_text()
+    bed.told("B")
+    bed.gone.delete(bed.store.log_end)
+    bed.store.close()
+    again, offsets = open_store(tmp_path), OffsetTable()
+    offsets.restore(json.loads(text))
+    offsets.follow_deletions(again.retention.recorded_deletions, lambda *_: 0)
+    assert (offsets.find("g", "A", 0), offsets.find("g", "B", 0)) == (None, 1)
+    again.close()
 
 
 def test_a_log_that_lost_its_end_has_no_topic_that_begins_behind_it() -> None:

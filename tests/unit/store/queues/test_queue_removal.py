@@ -21,9 +21,10 @@ from tests.unit.store.stores import (
 )
 from tests.unit.store.test_replication import complaints
 
-from pymq.errors import FlushFailed, StoreError
-from pymq.store import MessageStore, PutStatus, QueueRemoval
+from pymq.errors import DiskFull, FlushFailed, StoreError
+from pymq.store import Files, MessageStore, PutStatus, QueueRemoval
 from pymq.store.files import DiskUsage
+from pymq.store.state import clean_stop
 
 EXTENSION = pytest.mark.parametrize("queue_extension", [False, True])
 
@@ -224,4 +225,88 @@ def test_where_case_is_folded_the_other_spelling_waits_for_no_thread(tmp_path: P
     assert bodies(store, "orders") == [b"new"]
     (result,) = store.put([record(topic="Orders")], HOST)
     assert result.status is PutStatus.MESSAGE_ILLEGAL
+    store.close()
+
+
+class KeepsDirectories(QuickFiles):
+    """Removes no directories of a topic while it may not."""
+
+    is_failing = True
+
+    def remove_directory(self, path: Path) -> bool:
+        if self.is_failing and TOPIC in path.parts:
+            raise StoreError(f"{path}: remove directory: Permission denied")
+        return super().remove_directory(path)
+
+
+@EXTENSION
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_directories_that_stay_are_left_to_the_next_start(
+    tmp_path: Path, queue_extension: bool, is_killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = KeepsDirectories()
+    store = make(tmp_path / "store", files, queue_extension=queue_extension)
+    finish(store, begin(store))
+    assert "Permission denied: this empty directory is left to the next start" in caplog.text
+    assert store.not_writable_reason is None
+    put_ok(store, record(b"new", queue_id=1))  # it begins in a directory that was left
+    store.durability.flush()
+    store.durability.flush_queues()
+    root = crashed_copy(tmp_path / "store", tmp_path / "copy") if is_killed else tmp_path / "store"
+    store.close()
+    places = [root / "consumequeue" / TOPIC]
+    if queue_extension:
+        places.append(root / "consumequeue_ext" / TOPIC)
+    for place in places:
+        assert sorted(one.name for one in place.iterdir()) == ["0", "1", "2"]
+    for files.is_failing in True, False:  # the next start may be refused as well
+        again = open_store(root, files=files, queue_extension=queue_extension)
+        assert bodies(again, queue_id=1) == [b"new"]
+        assert again.queue_bounds(TOPIC, 0) == (0, 0)
+        again.close()
+    for place in places:
+        assert [one.name for one in place.iterdir()] == ["1"]
+    again = open_store(root, queue_extension=queue_extension)
+    put_ok(again, record(b"first"))
+    again.close()
+    assert not complaints(root, queue_extension=queue_extension)
+
+
+def test_topics_are_deleted_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path)
+    before = store.queues()
+
+    def full(files: Files, path: Path, data: bytes) -> None:
+        raise DiskFull("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clean_stop, "replace_file", full)
+        with pytest.raises(DiskFull):
+            store.retention.begin_delete_topics([TOPIC, "Other"])
+    assert store.queues() == before and not store.retention.recorded_deletions()
+    written: list[Path] = []
+    monkeypatch.setattr(clean_stop, "replace_file", lambda _, path, data: written.append(path))
+    removals = store.retention.begin_delete_topics([TOPIC, "Other", "unknown"])
+    assert [(one.topic, len(one)) for one in removals] == [("Other", 1), (TOPIC, 3)]
+    assert len(written) == 1 and store.queues() == []
+    assert store.retention.recorded_deletions() == dict.fromkeys(("Other", TOPIC), store.log_end)
+    for removal in removals:
+        finish(store, removal)
+    store.close()
+
+
+def test_a_deletion_that_may_not_be_on_the_disk_does_not_count_as_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(tmp_path)
+
+    def fail(files: Files, path: Path, data: bytes) -> None:
+        raise FlushFailed("I/O error")
+
+    monkeypatch.setattr(clean_stop, "replace_file", fail)
+    with pytest.raises(FlushFailed):
+        begin(store)
+    assert not store.retention.recorded_deletions()
     store.close()
