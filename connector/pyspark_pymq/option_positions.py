@@ -13,11 +13,11 @@ from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import check_topic
 from pyspark_pymq.offsets import EARLIEST, LATEST, At, Bound, queue_members
-from pyspark_pymq.option_values import DAY_MS, json_object, one_of
+from pyspark_pymq.option_values import DAY_MS, json_object, one_of, whole
 from pyspark_pymq.source.topic_choice import AssignedQueue
 
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_DURATION = re.compile(r"([0-9]{1,18})\s*([a-z]*)")
 #: Less are seconds: in milliseconds it is March 1973, in seconds the year 5138.
 MILLISECONDS_MIN = 100_000_000_000
 _EXPECTED_TIME = "expected milliseconds since 1970, or a time like 2026-01-31T09:30:00+01:00"
@@ -68,7 +68,8 @@ def assigned(text: str) -> frozenset[AssignedQueue]:
 
 def timestamp(text: str) -> At:
     """Milliseconds since 1970, or ISO 8601 with an offset from UTC."""
-    return _at(int(text) if text.strip().isdecimal() else text.strip())
+    number = whole(text)
+    return _at(text.strip() if number is None or number < 0 else number)
 
 
 def _at(value: Any) -> At:

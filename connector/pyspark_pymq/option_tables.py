@@ -162,7 +162,7 @@ SINK_OPTIONS: values.Table = {
     "delivery": ("delivery", values.delivery),
     "sinkBroker": ("sink_broker", values.broker),
     "txnAppId": ("txn_app_id", values.name),
-    "txnVersion": ("txn_version", values.count(0, (1 << 63) - 1)),
+    "txnVersion": ("txn_version", values.count(0, values.LONG_MAX)),
     **FORMAT_OPTIONS,
     "dedupKey": ("dedup_column", str.strip),
     "maxMessageSize": ("message_bytes_max", values.count(1024, MESSAGE_BYTES_MAX)),

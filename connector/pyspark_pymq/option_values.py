@@ -41,6 +41,12 @@ _NO_OPTIONS = (
 _EXAMPLES = {
     "nameServer": '.option("nameServer", "127.0.0.1:9876")',
 }
+#: Python's own ``int`` takes more: ``1_000``, and the digits of every script.
+_WHOLE = re.compile("[+-]?[0-9]+")
+#: More digits than a whole number of 64 bits has, with room for leading zeros.
+_DIGITS_MAX = 100
+#: Brokers count in 64 bits, and so does Spark.
+LONG_MAX = (1 << 63) - 1
 #: In the names of options whose values must not be told.
 _SECRET = re.compile("key|secret|pass|pas+w|ps?w[or]*d|token|jaas|cred|auth")
 #: Longest name of a sink.
@@ -267,20 +273,26 @@ def one_of(text: str, meanings: Mapping[str, T], shown: Iterable[str] = ()) -> T
 
 def count(least: int, most: int | None = None) -> Callable[[str], int]:
     """Return what reads a whole number between two others."""
+    limit = LONG_MAX if most is None else most
     expected = f"expected a whole number, at least {least}"
     if most is not None:
         expected = f"expected a whole number, {least}..{most}"
 
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError as error:
-            raise ValueError(expected) from error
-        if value < least or (most is not None and value > most):
+        value = whole(text)
+        if value is None or value < least:
             raise ValueError(expected)
+        if value > limit:
+            raise ValueError(f"expected a whole number, {least}..{limit}")
         return value
 
     return read
+
+
+def whole(text: str) -> int | None:
+    """Return the whole number in a text of ASCII digits, perhaps with a sign; else None."""
+    found = text.strip()
+    return int(found) if len(found) <= _DIGITS_MAX and _WHOLE.fullmatch(found) else None
 
 
 def duration_s(least_ms: int) -> Callable[[str], float]:
@@ -321,10 +333,10 @@ def _offsets(text: str, words: str) -> list[tuple[MessageQueue, int]]:
         raise ValueError(f"{expected} ({error})") from error
     offsets = position_from_json(value).offsets
     for queue, offset in offsets.items():
-        if offset < EARLIEST:
+        if not EARLIEST <= offset <= LONG_MAX:
             raise ValueError(
-                f"{named(queue)}: {offset} found, expected an offset of 0 or more, -1 (latest) or "
-                f"-2 (earliest)"
+                f"{named(queue)}: {offset} found, expected an offset, 0..{LONG_MAX}, -1 (latest) "
+                f"or -2 (earliest)"
             )
     return sorted(offsets.items())
 

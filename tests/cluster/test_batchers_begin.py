@@ -1,6 +1,7 @@
 """Blocking batchers that are made while their producer is at work, interrupted, or forked."""
 
 import concurrent.futures
+import functools
 import threading
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from tests.interrupting import Moments
 from pymq import Message, SendReceipt, blocking
 from pymq.client.sending.batcher import Batcher
 from pymq.client.sending.producer import Producer
+from pymq.errors import ClientClosed
 from pymq.testing import Cluster
 
 WAIT_S = 20.0
@@ -111,3 +113,53 @@ def test_threads_that_come_first_in_a_child_have_its_room(pymq_cluster: Cluster)
             return len([future.result(WAIT_S) for future in futures])
 
         assert in_child(use) == 1
+
+
+def test_a_signals_handler_does_not_wait_for_the_first_use_that_it_interrupts(
+    pymq_cluster: Cluster,
+) -> None:
+    """In a child: it would wait for its own thread, for ever. What it interrupts goes on."""
+    with (
+        blocking.Producer(pymq_cluster.name_server, **LIMITS) as producer,
+        blocking.Batcher(producer) as batcher,
+    ):
+        batcher.send(Message("T", b"parent"))
+
+        def use(
+            interrupt: Callable[[Callable[[], None]], None], send: Callable[[Message], object]
+        ) -> str:
+            heard: list[str] = []
+
+            def handle() -> None:
+                try:
+                    send(Message("T", b"of a handler"))
+                except ClientClosed as error:
+                    heard.append(str(error))
+
+            interrupt(handle)
+            send(Message("T", b"interrupted"))
+            send(Message("T", b"next"))
+            return heard[0]
+
+        def batcher_begins(handle: Callable[[], None]) -> None:
+            make: Callable[[Producer], Batcher] = batcher._make
+
+            def made(client: Producer) -> Batcher:
+                handle()
+                return make(client)
+
+            batcher._make = made  # type: ignore[assignment]
+
+        def producer_begins(handle: Callable[[], None]) -> None:
+            renewed = producer._renewed
+
+            def renew() -> None:
+                handle()
+                renewed()
+
+            producer._renewed = renew  # type: ignore[method-assign]
+
+        for send, interrupt in ((batcher.send, batcher_begins), (producer.send, producer_begins)):
+            assert "in this very thread" in in_child(functools.partial(use, interrupt, send))
+    bodies = [message.body for message in pymq_cluster.messages("T")]
+    assert sorted(bodies) == sorted([b"parent", *[b"interrupted", b"next"] * 2])

@@ -26,6 +26,8 @@ from pymq.protocol.command import Command
 from pymq.protocol.record import decode_records
 
 RUNNING_INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
+#: How long an official tool waits for most of its answers.
+TOOL_S = 5.0
 MEMBER = {"consumerGroup": "g", "clientId": "one"}
 
 
@@ -172,6 +174,29 @@ def test_every_member_is_asked_where_it_is(tmp_path: Path) -> None:
         assert ConsumerStatus.decode(answer.body).members == {"two": {queue: 1}}
         answer = await admin.ask(status, topic="T", group="unknown")
         assert answer.remark == "No Any Consumer online in the consumer group: [unknown]"
+
+    serve(tmp_path, check)
+
+
+def test_a_silent_member_is_left_out_before_tools_give_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert consumers.STATUS_S <= TOOL_S - 1
+    monkeypatch.setattr(consumers, "STATUS_S", 0.1)
+
+    async def check(admin: Peer) -> None:
+        member, silent = await connect(admin.broker), await connect(admin.broker)
+        await member.heartbeat("one", consumer("g"))
+        await silent.heartbeat("two", consumer("g"))
+        offsets = {MessageQueue("T", "broker-a", 1): 7}
+        body = ConsumerStatus(offsets=offsets).encode()
+        member.answers[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = lambda command: command.reply(
+            0, body=body
+        )
+        answer = await admin.ask(
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="g", clientAddr=""
+        )
+        assert ConsumerStatus.decode(answer.body).members == {"one": offsets}
 
     serve(tmp_path, check)
 

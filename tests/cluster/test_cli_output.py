@@ -63,7 +63,8 @@ def test_what_was_sent_is_told_though_the_disk_of_the_output_is_full(cluster: Cl
 @pytest.mark.parametrize(
     "command",
     ["topic list", "topic list -o json", "group list", "consume told --no-follow"]
-    + ["consume told --no-follow --body-only", "consume told --no-follow --format '{body}'"],
+    + ["consume told --no-follow --body-only", "consume told --no-follow --format '{body}'"]
+    + ["--version", "broker -p", "namesrv -p"],
 )
 def test_a_full_disk_is_one_line(command: str, cluster: Cluster) -> None:
     with blocking.Producer(cluster.name_server, timeout_s=DEADLINE_S) as producer:
@@ -121,3 +122,7 @@ def test_letters_that_the_output_cannot_have(number: int, cluster: Cluster) -> N
         assert sum(one.lag for one in admin.offsets.lag("readers", topic)) == 0
     done = shell(consume, cluster, **more)
     assert done.returncode == 0 and b"5 \\u20ac f" in done.stdout
+    again = f"{consume} -o json | pymq send {topic}-again --from-json -"
+    done = shell(again, cluster, **more)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [one.body.decode() for one in cluster.messages(f"{topic}-again")] == [text]

@@ -1,6 +1,8 @@
 """Commands that cannot do it say why in one line, and with which exit status."""
 
 import asyncio
+import errno
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from tests.cluster.cli_processes import pymq, refusal, up, write_file
 from tests.cluster.fake_broker import FakeBroker
 
+from pymq.cli.main import main
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import RequestCode
@@ -60,6 +63,8 @@ def test_a_store_of_another_segment_size(tmp_path: Path) -> None:
         ("bindAddress=nowhere.invalid", "nowhere.invalid"),
         ("bindAddress=192.0.2.1", "not one of this machine"),
         ("listenPort=abc", "listenPort='abc'"),
+        ("listenPort=70000", "f: listenPort: listen_port=70000: expected 0..65535"),
+        ("mapedFileSizeCommitLog=1", "f: mapedFileSizeCommitLog: segment_bytes=1: expected"),
         ("brokerRole=SLAVE", "brokerRole=SLAVE"),
         ("storePathRootDir=/dev/null/store", "/dev/null/store"),
     ],
@@ -68,6 +73,36 @@ def test_a_file_that_cannot_work(text: str, said: str, tmp_path: Path) -> None:
     file = write_file(tmp_path, "f", f"listenPort=0\nstorePathRootDir={tmp_path}/s\n{text}\n")
     found = refusal(pymq("broker", "-c", file))
     assert found.status == 2 and said in found.line
+
+
+def test_a_directory_that_this_user_may_not_enter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kept, place = tmp_path / "kept", tmp_path / "kept/store"
+    found = Path.stat
+
+    def stat(self: Path, **options: bool) -> os.stat_result:  # root may enter everything
+        if kept in self.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return found(self, **options)
+
+    place.mkdir(parents=True)
+    file = write_file(tmp_path, "f", f"listenPort=0\nstorePathRootDir={place}\n")
+    monkeypatch.setattr(Path, "stat", stat)
+    for arguments in (
+        ("broker", "-c", str(file)),
+        ("store", "show", str(place)),
+        ("store", "rebuild", str(place)),
+    ):
+        assert main(list(arguments)) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(f"pymq {arguments[0]}") and f"{place}/" in line
+        assert "Permission denied; give this user the right to it" in line
+    monkeypatch.setenv("HOME", str(kept))
+    for name in ("PYMQ_CONFIG", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["topic", "list"]) == 2
+    assert f"{kept}/.config/pymq/config.toml: Permission denied" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -84,6 +119,7 @@ def test_a_file_that_cannot_work(text: str, said: str, tmp_path: Path) -> None:
         ("broker", "--nonsense"),
         ("up", "--namesrv-port", "99999"),
         ("up", "--flush", "never"),
+        ("up", "--store", ""),
         ("up", "--broker", "1"),  # no abbreviations
     ],
 )

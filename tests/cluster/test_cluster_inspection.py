@@ -100,6 +100,16 @@ def test_the_messages_of_a_broker_that_is_down_are_no_silent_gap() -> None:
         assert [one.body for one in cluster.messages("T")] == [b"x"]
 
 
+def test_a_name_server_that_was_restarted_does_not_have_messages_vanish() -> None:
+    """It knows no topics until brokers have registered again, which takes them some seconds."""
+    with Cluster() as cluster, blocking.Producer(cluster.name_server) as producer:
+        producer.send(Message("T", b"x"))
+        cluster.namesrv.restart()
+        assert [one.body for one in cluster.messages("T")] == [b"x"]
+        assert cluster.topics() == ["T"]
+        assert cluster.lag("g") is None
+
+
 def test_async_with_leaves_the_loop_running() -> None:
     async def main() -> None:
         turns = 0

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.cluster.played import closed_address
@@ -348,3 +349,24 @@ def test_a_name_that_is_illegal(
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith(f"pymq doctor: {what} name 'a b' has ' ' at 1, expected letters")
+
+
+def test_members_that_broadcast_keep_their_own_offsets(cluster: Cluster, tmp_path: Path) -> None:
+    send(cluster)
+    consumer = blocking.Consumer(
+        cluster.name_server,
+        "news",
+        message_model="BROADCASTING",
+        from_where="earliest",
+        local_offsets_dir=tmp_path,
+    )
+    with (
+        blocking.Admin(cluster.name_server, timeout_s=LIMIT_S) as admin,
+        consumer.subscribe("orders"),
+    ):
+        next(consumer.messages())
+        admin.offsets.reset("news", "orders", "earliest")
+        assert admin.offsets.lag("news", "orders")
+        lag = diagnosis(cluster, "news")[-1]
+        assert (lag.check, lag.state) == ("lag", State.NOTE)
+        assert "keeps its own offsets" in lag.text

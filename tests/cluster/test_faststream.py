@@ -1,13 +1,14 @@
 """The FastStream broker: handlers, retries, dead letters, requests; a broker that restarts."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from tests.cluster.played import PlayedNameServer
 from tests.cluster.running import run
-from tests.cluster.scenarios import wait_until
+from tests.cluster.scenarios import create_topic, wait_until
 
 pytest.importorskip("faststream")
 
@@ -17,6 +18,7 @@ from faststream.specification import AsyncAPI
 from pydantic import BaseModel
 
 from pymq import ConnectionFailed, Consumer, Message, Network, Producer, ReceivedMessage
+from pymq.errors import NotInHand
 from pymq.integrations.faststream import (
     CurrentMessage,
     RocketBroker,
@@ -269,6 +271,51 @@ def test_a_broker_is_killed_and_started_while_an_application_runs(cluster: Clust
         await asyncio.wait_for(running, 90)
 
     run(test())
+
+
+@pytest.mark.parametrize("policy", [AckPolicy.NACK_ON_ERROR, AckPolicy.MANUAL])
+def test_a_handler_whose_queue_was_given_up_meanwhile(
+    cluster: Cluster, policy: AckPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message comes again; of that a policy makes no traceback, and who acknowledges hears."""
+    topic, handled, refused = f"given-up-{policy.value}", list[str](), list[str]()
+    create_topic(cluster.name_server, topic)  # on both, or its route would stay as it is
+
+    async def test() -> None:
+        broker = RocketBroker(cluster.name_server, logger=logging.getLogger("app"))
+
+        subscriber = broker.subscriber(topic, topic, from_where="earliest", ack_policy=policy)
+
+        @subscriber
+        async def handle(body: str, message: CurrentMessage) -> None:
+            if not handled:
+                name = message.raw_message.broker_name
+                await asyncio.to_thread(cluster.broker(name).stop)
+                held = subscriber._consumer
+                assert held is not None
+                await wait_until(
+                    lambda: name not in {queue.broker_name for queue in held.assignment}, "given up"
+                )
+                await asyncio.to_thread(cluster.broker(name).start)
+            handled.append(body)
+            if policy is AckPolicy.MANUAL:
+                try:
+                    await message.ack()
+                except NotInHand as error:
+                    refused.append(str(error))
+
+        await broker.start()
+        await broker.publish("x", topic)
+        await wait_until(lambda: len(handled) > 1, "it comes again")
+        await broker.stop()
+
+    with caplog.at_level(logging.INFO):
+        run(test())
+    assert "read by another member now" in (refused[0] if refused else caplog.text)
+    assert bool(refused) is (policy is AckPolicy.MANUAL)
+    assert "Traceback" not in caplog.text and not [
+        one for one in caplog.records if one.levelno > logging.WARNING
+    ]
 
 
 def test_the_document_of_asyncapi_has_its_channels(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from tests.cluster.children import in_child
 from tests.cluster.scenarios import wait_until
 
 from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.batcher import Batcher
 from pymq.client.sending.producer import Producer
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientMisplaced
@@ -70,6 +71,21 @@ def bodies(cluster: Cluster) -> set[bytes]:
             for chunk in client.pull_range(queue, first, end)
             for record in decode_records(chunk.buffer)
         }
+
+
+def test_a_flush_in_a_second_event_loop_is_refused(pymq_cluster: Cluster) -> None:
+    """With something in flight it waited for ever, as the first loop does not wake the second."""
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        producer = first.run(Producer(pymq_cluster.name_server).start())
+        for one in (producer, Batcher(producer)):
+            with pytest.raises(ClientMisplaced, match="in another event loop"):
+                second.run(one.flush())
+        batcher = Batcher(producer)
+        with pytest.raises(ClientMisplaced, match="in another event loop"):
+            second.run(batcher.close())
+        first.run(batcher.send(Message("T", b"still open")))
+        first.run(producer.close())
+        second.run(producer.flush())  # There is nothing to wait for any more.
 
 
 def test_a_second_event_loop_is_refused(pymq_cluster: Cluster) -> None:

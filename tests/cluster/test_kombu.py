@@ -21,7 +21,7 @@ import kombu
 from kombu.exceptions import ChannelError
 
 import pymq.integrations.kombu
-from pymq import Network, blocking
+from pymq import Message, Network, blocking
 from pymq.errors import ConfigurationError, PymqError
 from pymq.testing import Cluster
 
@@ -360,10 +360,72 @@ def test_an_acknowledgement_that_fails_gives_its_place_free() -> None:
                 message = take()
                 name = consumer.channel._taken[message.delivery_tag][0].broker_name
                 cluster.broker(name).kill()
+                for _ in range(2):  # and what was not done is not called done
+                    with pytest.raises(PymqError):
+                        message.ack()
+                assert consumer.channel.qos.can_consume()
+                other = take()
                 with pytest.raises(PymqError):
                     message.ack()
-                assert consumer.channel.qos.can_consume()
-                take().ack()
+                assert not consumer.channel.qos.can_consume()  # that was not the other one's place
+                other.ack()
+                cluster.broker(name).start()
+
+                def acknowledge() -> bool:
+                    with contextlib.suppress(PymqError):  # Its route was read just now.
+                        message.ack()
+                    return bool(message.acknowledged)
+
+                until(acknowledge, "it is acknowledged")
+                assert not consumer.channel._taken
+
+
+def test_what_is_got_without_acknowledgements_is_finished(cluster: Cluster) -> None:
+    with connection(cluster, visibility_timeout=VISIBLE_S) as conn:
+        queue = kombu.Queue("jobs", routing_key="jobs")
+        conn.Producer().publish("x", routing_key="jobs", declare=[queue])
+        got: list[Any] = []
+
+        def get() -> bool:
+            got.extend(one for one in [queue(channel).get(no_ack=True)] if one is not None)
+            return bool(got)
+
+        channel = conn.channel()
+        until(get, "a message")
+        assert got[0].payload == "x" and not channel._taken
+        cluster.clock.advance(VISIBLE_S + 1)  # it would be handed out again now
+        assert queue(channel).get(no_ack=True) is None
+        until(lambda: cluster.lag("kombu", "jobs") == 0, "nothing is left")
+
+
+def test_a_message_that_kombu_did_not_send_stops_no_worker(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each worker would end with an error of JSON when it comes to the message."""
+    bodies: list[Any] = []
+    with (
+        connection(cluster, visibility_timeout=VISIBLE_S) as conn,
+        blocking.Producer(cluster.name_server) as others,
+    ):
+        queue = kombu.Queue("jobs", routing_key="jobs")
+        queue(conn.channel()).declare()
+        foreign = [
+            *(b"no JSON", b"\xff", b"[1]", b'{"body": "x"}', b"[" * 200_000),
+            b'{"__type__": "decimal", "__value__": "x"}',
+            b'{"body": 5, "headers": 5, "properties": {"body_encoding": "base64"}}',
+        ]
+        receipts = [others.send(Message("jobs", body)) for body in foreign]
+        conn.Producer().publish("of kombu", routing_key="jobs")
+
+        def work() -> bool:
+            with contextlib.suppress(TimeoutError):
+                conn.drain_events(timeout=1)
+            said = [one for one in receipts if one.message_id in caplog.text]
+            return len(bodies) == 1 and len(said) == len(foreign)
+
+        with conn.Consumer([queue], callbacks=[lambda body, _: bodies.append(body)], no_ack=True):
+            until(work, "all messages were looked at")
+    assert bodies == ["of kombu"] and "is not of Kombu" in caplog.text
 
 
 def test_two_queues_are_not_one_topic(cluster: Cluster) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.administration import admin_of
@@ -81,6 +82,64 @@ def test_a_classic_slave_follows_commits_and_deletions(
             assert offset_at(slave) == str(offset)
         pair.admin.groups.delete("g", forget_offsets=True)
         eventually(lambda: offset_at(slave) is None)
+
+
+def test_offsets_that_are_asked_for_again_are_no_lost_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a deletion the slave itself ends its question; it said that the master was lost."""
+    rules = {"metadata_interval_ms": 500}
+    with pair_of(tmp_path, replication=PATIENT, slave_replication=rules) as pair:
+        pair.admin.topics.create("T", queue_count=1)
+        pair.admin.groups.create("g")
+        slave = pair.slave.broker_address
+        wanted = Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "gone"})
+
+        def delete_and_commit(offset: int) -> None:
+            pair.admin.topics.create("gone", queue_count=1)
+            eventually(lambda: ask(slave, wanted).code == ResponseCode.SUCCESS)
+            pair.admin.topics.delete("gone")
+            eventually(lambda: ask(slave, wanted).code != ResponseCode.SUCCESS)
+            commit_at(pair.master.broker_address, offset)
+            eventually(lambda: offset_at(slave) == str(offset))
+
+        delete_and_commit(1)
+        delete_and_commit(2)
+        told = [one.message for one in caplog.records if "offsets do not follow" in one.message]
+    assert not told
+
+
+def test_all_offsets_may_be_asked_for_again_before_the_first_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def check() -> None:
+        asked: asyncio.Queue[None] = asyncio.Queue()
+        ended: asyncio.Queue[None] = asyncio.Queue()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.put_nowait(None)
+            await reader.read()
+            writer.close()
+            ended.put_nowait(None)
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        offsets = cast(OffsetTable, SimpleNamespace(is_known=True))
+        sync = OffsetSync(offsets, lambda _: None, lambda _: None, lambda: 0, broker_id=1)
+        sync.start()
+        sync.follow(f"127.0.0.1:{port}")
+        async with asyncio.timeout(30):
+            for _ in range(3):
+                await asked.get()
+                sync.begin_again()
+            await asked.get()
+            await sync.close()
+            for _ in range(4):
+                await ended.get()
+        server.close()
+
+    asyncio.run(check())
+    assert "offsets do not follow" not in caplog.text
 
 
 def test_no_commit_waits_for_who_asks_and_does_not_follow(

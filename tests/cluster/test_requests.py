@@ -156,6 +156,34 @@ def test_a_reply_finds_its_way_while_a_broker_is_away() -> None:
         run(test(cluster))
 
 
+def test_a_reply_comes_from_a_broker_that_was_restarted_meanwhile(pymq_cluster: Cluster) -> None:
+    """It does not know who asked any more, and who waits for a reply sends nothing."""
+
+    async def test() -> None:
+        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("Q")
+        async with asking(pymq_cluster) as asks, asking(pymq_cluster) as answers, consumer:
+            waits_s = 20.0  # less than until the next heartbeat
+            replies = [
+                asyncio.ensure_future(asks.request(Message("Q", b"%d" % n), deadline_s=waits_s))
+                for n in (1, 2)
+            ]
+            messages = aiter(consumer)
+            requests = [await anext(messages), await anext(messages)]
+            await answers.reply(requests[0], b"before")
+            address = pymq_cluster.broker_address
+            await asyncio.to_thread(pymq_cluster.broker().kill)
+            await wait_until(lambda: asks._pool.open_channel(address) is None, "it is lost")
+            await asyncio.to_thread(pymq_cluster.broker().start)
+            await wait_until(lambda: asks._pool.open_channel(address) is not None, "it is back")
+            await answers.reply(requests[1], b"after")
+            assert {(await reply).body for reply in replies} == {b"before", b"after"}
+            keeping = asks._parts.requests._keeping_known
+            assert keeping is not None
+            await keeping  # no longer than requests wait
+
+    run(test())
+
+
 def test_the_blocking_face(pymq_cluster: Cluster) -> None:
     with (
         blocking.Producer(pymq_cluster.name_server) as producer,

@@ -13,11 +13,14 @@ from tests.cluster import popping
 from tests.cluster.played import Played, PlayedNameServer, route_to
 from tests.cluster.popping import fill
 from tests.cluster.running import TIMEOUT_S, run
+from tests.cluster.scenarios import create_topic, wait_until
 from tests.spark.two_brokers import TwoBrokers, numbers
 from tests.unit.client.test_ranges import record
 
 from pymq import (
     ConfigurationError,
+    Message,
+    Producer,
     PymqError,
     RequestTimeout,
     RouteNotFound,
@@ -188,6 +191,35 @@ def test_a_silent_broker_is_not_asked_for_news() -> None:
         assert other.count(RequestCode.POP_MESSAGE) >= 1
         assert silent.count(RequestCode.POP_MESSAGE) == 1
         assert silent.count(RequestCode.NOTIFICATION) == 0
+
+
+def test_a_message_of_a_broker_that_is_back_is_acknowledged() -> None:
+    """Also while the route does not have it again: that is read every 30 s."""
+
+    async def test(cluster: Cluster) -> None:
+        consumer = SimpleConsumer(
+            cluster.name_server, "g", from_where="earliest", timeout_s=TIMEOUT_S
+        )
+        async with Producer(cluster.name_server) as producer, consumer.subscribe("T"):
+            await producer.send(Message("T", b"x"))
+            async with asyncio.timeout(TIMEOUT_S):
+                while not (found := await consumer.receive(1, timeout_s=5)):
+                    pass
+                name = found[0].broker_name
+                await asyncio.to_thread(cluster.broker(name).stop)
+                with pytest.raises(PymqError):
+                    await consumer.ack(found[0])
+                routes = consumer._pool.routes
+                while name in (await routes.route("T", refresh=True)).masters():
+                    await asyncio.sleep(0.02)
+            await asyncio.to_thread(cluster.broker(name).start)
+            await wait_until(lambda: routes._may_read("T"), "the route was not read just now")
+            await consumer.change_invisible(found[0], 60)
+            await consumer.ack(found[0])
+
+    with Cluster(brokers=2) as cluster:
+        create_topic(cluster.name_server)
+        run(test(cluster))
 
 
 def test_the_blocking_face(pymq_cluster: Cluster, topic: str) -> None:

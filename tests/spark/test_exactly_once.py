@@ -38,7 +38,7 @@ from pyspark_pymq.data_source import PymqSource
 from pyspark_pymq.sink import answers, exactly_once, home, identity
 from pyspark_pymq.sink.answers import NAMESPACE
 from pyspark_pymq.sink.exactly_once import Staged
-from pyspark_pymq.sink.home import _homes_of_this_process, _unable_of_this_process
+from pyspark_pymq.sink.known_homes import homes_of_this_process, unable_of_this_process
 from pyspark_pymq.sink.plan import _plans_of_this_process
 from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
 
@@ -133,8 +133,8 @@ def context(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def new_process() -> None:
     """Forget what a process keeps from one task to the next."""
-    _homes_of_this_process.cache_clear()
-    _unable_of_this_process.cache_clear()
+    homes_of_this_process.cache_clear()
+    unable_of_this_process.cache_clear()
     _plans_of_this_process.cache_clear()
 
 
@@ -633,7 +633,8 @@ def test_what_was_staged_is_lost(query: Query) -> None:
     with pytest.raises(BrokerError, match="not there any more") as caught:
         query.writer(1).commit([message], 1)
     assert caught.value.code == SinkCode.RUNS_LOST
-    assert "start the query again" in caught.value.__notes__[-1]
+    (note,) = caught.value.__notes__
+    assert "another one has become the master" in note and "start the query again" in note
     assert query.stored() == list(range(5))
     query.run = "run-2"
     query.batch(1, rows(5, 10))

@@ -5,7 +5,6 @@ Help and usage errors do not use rich, because importing it takes time.
 
 import copy
 import os
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -68,7 +67,7 @@ def run(arguments: list[str]) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(version_text())
+        streams.write(version_text())
         raise typer.Exit
 
 

@@ -154,7 +154,10 @@ class Shared:
     @property
     def timeout_s(self) -> float:
         """How long to wait for an answer."""
-        return self.given_timeout_s or self.profile.timeout_s or TIMEOUT_S
+        if self.given_timeout_s is not None:
+            return self.given_timeout_s
+        given_s = self.profile.timeout_s
+        return TIMEOUT_S if given_s is None else given_s
 
     @functools.cached_property
     def network(self) -> "Network":

@@ -85,8 +85,7 @@ def prepared(arguments: Sequence[str]) -> list[str]:
     leading, rest = _split(list(arguments))
     if rest[:1] == ["tail"]:
         rest = [
-            "--lines" if one == "-n" and rest[at + 1 : at + 2] and rest[at + 1].isdigit() else one
-            for at, one in enumerate(rest)
+            _lines(one, rest[at + 1] if at + 1 < len(rest) else "") for at, one in enumerate(rest)
         ]
     if rest and rest[0] in _MQADMIN:
         rest = _translated(rest[0], rest[1:])
@@ -96,6 +95,14 @@ def prepared(arguments: Sequence[str]) -> list[str]:
         return leading
     end = rest.index("--") if "--" in rest else len(rest)
     return [*rest[:end], *leading, *rest[end:]]
+
+
+def _lines(option: str, following: str) -> str:
+    """Return ``-n 3`` and ``-n3`` as what the tail of other systems means by them."""
+    if option == "-n" and following.isdigit():
+        return "--lines"
+    name, number = option[:2], option[2:]
+    return f"--lines={number}" if name == "-n" and number.isdigit() else option
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -13,9 +13,9 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pymq.cli.home import home_directory, required
 from pymq.errors import ConfigurationError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
+_C = TypeVar("_C")
 
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 
@@ -83,6 +84,22 @@ _UNKEPT_BY_NAME_SERVERS: dict[str, _Promise] = {
 }
 
 
+def _filled(kind: type[_C], properties: Mapping[str, str], source: str) -> _C:
+    """Return the configuration of a kind; its errors name the keys that a file has."""
+    try:
+        return from_properties(kind, properties, source=source)
+    except ConfigurationError as error:
+        text = str(error)
+        for one in fields(kind):  # type: ignore[arg-type]
+            names = (one.metadata.get("key"), *one.metadata.get("aliases", ()))
+            key = next((name for name in names if name in properties), None)
+            beginning = f"{source}: {one.name}="
+            if key is not None and text.startswith(beginning) and one.name != key:
+                rest = text.removeprefix(f"{source}: ")
+                raise ConfigurationError(f"{source}: {key}: {rest}") from error
+        raise
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """Return the keys and values of a properties file.
 
@@ -125,7 +142,7 @@ def name_server_config(file: Path | None, *, home: Path | None) -> NamesrvConfig
     if "kvConfigPath" not in properties:
         base = required(home, "give a file (-c) that says kvConfigPath")
         properties["kvConfigPath"] = str(base / "namesrv" / "kvConfig.json")
-    return from_properties(NamesrvConfig, properties, source=source)
+    return _filled(NamesrvConfig, properties, source)
 
 
 def broker_configs(
@@ -165,13 +182,13 @@ def broker_configs(
     }
     if name_servers is not None:
         settings["namesrvAddr"] = name_servers
-    store = from_properties(StoreConfig, settings, source=source)
-    replication = from_properties(ReplicationConfig, settings, source=source)
+    store = _filled(StoreConfig, settings, source)
+    replication = _filled(ReplicationConfig, settings, source)
     if replication.role.is_master:
         settings["brokerId"] = "0"  # as in RocketMQ, whatever the file says
     for key in ("brokerIP1", "brokerIP2"):
         settings = _with_address(settings, key, source)
-    broker = from_properties(BrokerConfig, settings, source=source)
+    broker = _filled(BrokerConfig, settings, source)
     if name_servers is not None:
         _check_addresses(broker.name_servers, "-n")
     elif "namesrvAddr" in properties:
@@ -199,7 +216,7 @@ def controller_config(file: Path | None, *, store: str | None) -> "ControllerCon
     _warn_of_unkept(properties, source, _UNKEPT_BY_ALL)
     if store is not None:
         properties["pymqControllerStore"] = store
-    config = from_properties(ControllerConfig, properties, source=source)
+    config = _filled(ControllerConfig, properties, source)
     return replace(config, listen_port=config.port)
 
 
@@ -231,7 +248,7 @@ def store_config(file: Path | None, *, root: Path) -> "StoreConfig":
                 original,
                 ", ".join(f"{key}={settings.pop(key)}" for key in own),
             )
-    return from_properties(StoreConfig, settings, source=source)
+    return _filled(StoreConfig, settings, source)
 
 
 def _default_store(home: Path | None) -> Path:

@@ -40,6 +40,14 @@ def with_notes(error: BaseException) -> str:
     return "; ".join(filter(None, [str(error), *getattr(error, "__notes__", ())]))
 
 
+def forbidden(error: PermissionError) -> str:
+    """Return the text for what this user may not look at."""
+    return (
+        f"{error.filename or error}: {error.strerror or 'not permitted'}; give this user the right "
+        "to it, or choose another directory"
+    )
+
+
 def exit_for(error: PymqError) -> Exit:
     """Return the exit status of a client command that failed with an error."""
     if isinstance(error, BrokersFailed):

@@ -14,7 +14,13 @@ from pymq.client.group.group_progress import QueueLag
 from pymq.client.group.group_watch import wanted
 from pymq.client.threaded.admin import Admin
 from pymq.errors import BrokerError, GroupNotExist, PymqError, RouteNotFound
-from pymq.protocol.bodies import ConsumerConnections, ConsumeType, GroupConfig, MessageQueue
+from pymq.protocol.bodies import (
+    ConsumerConnections,
+    ConsumeType,
+    GroupConfig,
+    MessageModel,
+    MessageQueue,
+)
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.message import DEAD_LETTER_REASON, RETRY_TOPIC
 from pymq.protocol.names import dead_letter_topic, is_retry_topic, popped_topic, retry_topic
@@ -252,6 +258,10 @@ class GroupDiagnosis:
         return found if self._topic is None else [*found, *lag(group, retry_topic(group))]
 
     def _lag(self, members: ConsumerConnections) -> Iterator[Finding]:
+        if members.message_model == MessageModel.BROADCASTING:  # a reset may have left offsets
+            text = "it is not known: each member gets everything, and keeps its own offsets"
+            yield Finding("lag", State.NOTE, text)
+            return
         try:
             first = self._lags()
         except PymqError as error:

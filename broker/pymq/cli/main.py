@@ -58,7 +58,7 @@ def _run(arguments: list[str] | None) -> int:
 def _without(missing: extras.ExtraMissing, given: list[str]) -> Exit:
     """Do what is possible without a missing package: show the version and the help."""
     if given == ["--version"]:
-        sys.stdout.write(version_text())
+        streams.write(version_text())
         return Exit.OK
     if given in ([], ["-h"], ["--help"]):
         servers = "".join(f"  {name:<11}{summary}\n" for name, summary in SERVERS.items())

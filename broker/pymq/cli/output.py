@@ -42,7 +42,7 @@ def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
         columns: member -> heading.
     """
     if form is Form.JSON:
-        line(json.dumps(rows, ensure_ascii=False))
+        line(as_json(rows))
         return
     from rich.console import Console
     from rich.table import Table
@@ -69,6 +69,13 @@ def _cell(member: str, value: Any) -> str:
     if member.endswith("Timestamp") and isinstance(value, int):
         value = time_text(value)
     return "-" if value is None else printable(str(value))
+
+
+def as_json(value: Any) -> str:
+    """Return JSON for standard output: its bytes are UTF-8 whatever the encoding there is."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    return json.dumps(value, ensure_ascii=not is_utf8)
 
 
 def line(text: str) -> None:
@@ -180,7 +187,7 @@ def message_details(message: "ReceivedMessage") -> Row:
 def details(form: Form, row: Row) -> None:
     """Print one row: a line for each member that has a value, or one JSON object."""
     if form is Form.JSON:
-        line(json.dumps(row, ensure_ascii=False))
+        line(as_json(row))
         return
     width = max(map(len, row)) + 2
     for name, value in row.items():
@@ -230,7 +237,7 @@ def message_printer(
     elif form is Form.JSON:
 
         def show(message: "ReceivedMessage") -> None:
-            line(json.dumps(message_row(message), ensure_ascii=False))
+            line(as_json(message_row(message)))
 
     else:
 

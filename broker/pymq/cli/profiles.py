@@ -67,7 +67,7 @@ def chosen(name: str | None, environment: Mapping[str, str], home: Path | None) 
     else:
         folder = Path(base) if base else required(home, "PYMQ_CONFIG to a file") / ".config"
         file = folder / "pymq" / "config.toml"
-    if not given and not file.exists():
+    if not given and not _is_there(file):
         if named:
             raise ConfigurationError(f"profile {named!r}: there is no {file}; create it")
         return unnamed
@@ -86,11 +86,21 @@ def chosen(name: str | None, environment: Mapping[str, str], home: Path | None) 
     return _profile(file, wanted, profiles[wanted])
 
 
+def _is_there(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError as error:  # HOME may be another user's, as with sudo
+        raise ConfigurationError(
+            f"{file}: {error.strerror or error}: whether there are profiles is not known; set HOME "
+            "to a directory of this user, or PYMQ_CONFIG to a file"
+        ) from error
+
+
 def _read(file: Path) -> dict[str, Any]:
     import tomllib  # only for those who have a file
 
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

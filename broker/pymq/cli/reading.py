@@ -70,13 +70,16 @@ def parse_moment(option: str, text: str, *, now: datetime, also: str = "") -> da
     """
     try:
         if ago := _AGO.fullmatch(text):
-            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        return datetime.fromisoformat(text)
-    except (ValueError, OverflowError) as error:
+            moment = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            moment = datetime.fromisoformat(text)
+        moment.timestamp()  # one without a zone may be before all times of this one
+    except (ValueError, OverflowError, OSError) as error:
         raise ConfigurationError(
             f"{option} {text!r}: expected {also}a time such as 2026-01-31T12:00, or a time span "
             "such as 15m"
         ) from error
+    return moment
 
 
 def start_positions(client: BlockingClient, topic: str, start: Start) -> Positions:

@@ -12,9 +12,11 @@ from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import SYSTEM_PROPERTIES, Message, ReceivedMessage
 
-#: What is sent together, at most.
+#: What is sent together, at most: bodies with their tags, keys and properties.
 BATCH_COUNT = 256
 BATCH_BYTES = 1 << 20
+#: More than what a batch adds to a message: its head, and the name and the value of its id.
+_ADDED_BYTES = 100
 
 
 def message_of(received: ReceivedMessage, topic: str) -> Message:
@@ -86,17 +88,27 @@ def _own(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES}
 
 
+def size_in_batch(message: Message) -> int:
+    """Return how many bytes a message takes in a batch, or a few more."""
+    # Lines of JSON may have other things there: the client refuses those when they are sent.
+    keys = message.keys if isinstance(message.keys, list | tuple) else [message.keys]
+    texts = [message.tags, *keys, *message.properties, *message.properties.values()]
+    size = sum(len(one.encode("utf-8", "surrogatepass")) + 2 for one in texts if type(one) is str)
+    return _ADDED_BYTES + len(message.body) + size
+
+
 def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
     """Yield messages that follow each other and have one topic, several at a time."""
     group: list[Message] = []
     size = 0
     for message in messages:
-        is_full = len(group) == BATCH_COUNT or size + len(message.body) > BATCH_BYTES
+        own = size_in_batch(message)
+        is_full = len(group) == BATCH_COUNT or size + own > BATCH_BYTES
         if group and (is_full or message.topic != group[0].topic):
             yield group
             group, size = [], 0
         group.append(message)
-        size += len(message.body)
+        size += own
     if group:
         yield group
 

@@ -17,9 +17,8 @@ from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.message import Message
 
-#: Lines that arrive together are sent together, up to these limits.
-BATCH_COUNT = 256
-BATCH_BYTES = 1 << 20
+#: Lines that arrive together are sent together, up to this limit and ``replaying.BATCH_BYTES``.
+BATCH_COUNT = replaying.BATCH_COUNT
 _READ_BYTES = 1 << 20
 
 
@@ -46,11 +45,11 @@ def send(
     target = None
     if queue is not None:
         target = choose(client.write_queues(topic), topic, queue, use="writable")
-    for group in groups(arrivals):
-        messages = [
-            Message(topic, body, tags=tags, keys=keys or None, properties=properties)
-            for body in group
-        ]
+
+    def made(body: bytes) -> Message:
+        return Message(topic, body, tags=tags, keys=keys or None, properties=properties)
+
+    for messages in groups(arrivals, made):
         if len(messages) == 1:
             result = client.send(messages[0], target)
         else:
@@ -136,19 +135,12 @@ def _lines_of_input() -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def groups(arrivals: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """Split what arrived together so that each group is one batch."""
+def groups(
+    arrivals: Iterable[list[bytes]], made: Callable[[bytes], Message]
+) -> Iterator[list[Message]]:
+    """Yield the messages of bodies, in one batch or more for what arrived together."""
     for together in arrivals:
-        group: list[bytes] = []
-        size = 0
-        for body in together:
-            if group and (len(group) == BATCH_COUNT or size + len(body) > BATCH_BYTES):
-                yield group
-                group, size = [], 0
-            group.append(body)
-            size += len(body)
-        if group:
-            yield group
+        yield from replaying.batches(map(made, together))
 
 
 def send_json(

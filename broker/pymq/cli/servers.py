@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from pymq.cli import logs, output
-from pymq.cli.exits import EXIT_TEXTS, Exit
+from pymq.cli import logs, output, streams
+from pymq.cli.exits import EXIT_TEXTS, Exit, forbidden
 from pymq.cli.home import home_directory
 from pymq.errors import PymqError
 
@@ -61,12 +61,13 @@ def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
     logs.set_up(logs.level_for(usual, verbose=options.verbose, quiet=options.quiet))
     try:
         _COMMANDS[command](options)
-    except PymqError as error:
+    except (PymqError, PermissionError) as error:
         _log.debug("stopped by", exc_info=error)
         cause = error.__cause__
         is_taken = isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
         how = " (--namesrv-port, --broker-port)" if command == "up" and is_taken else ""
-        output.note(f"pymq {command}: {error}{how}")
+        said = forbidden(error) if isinstance(error, PermissionError) else str(error)
+        output.note(f"pymq {command}: {said}{how}")
         return Exit.USAGE
     return Exit.OK
 
@@ -102,7 +103,7 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--store",
-        type=Path,
+        type=_directory,
         default=Path(DEFAULT_STORE),
         metavar="DIR",
         help=f"directory of the messages (default: ./{DEFAULT_STORE}), created if necessary",
@@ -181,6 +182,13 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a port, expected 0..65535")
 
 
+def _directory(text: str) -> Path:
+    if text:
+        return Path(text)
+    # A variable of a script that is not set: files would be made wherever it runs.
+    raise argparse.ArgumentTypeError("it is empty, expected a directory")
+
+
 # ----------------------------------------------------------------------------------- commands
 
 
@@ -190,7 +198,7 @@ def _namesrv(options: argparse.Namespace) -> None:
 
     config = configuration.name_server_config(options.config, home=home_directory())
     if options.print_config:
-        _write(configuration.effective_text(config))
+        streams.write(configuration.effective_text(config))
         return
     running.raise_file_limit()
 
@@ -213,7 +221,7 @@ def _broker(options: argparse.Namespace) -> None:
         home=home_directory(),
     )
     if options.print_config:
-        _write(configuration.effective_text(config, replication, store))
+        streams.write(configuration.effective_text(config, replication, store))
         return
     running.raise_file_limit()
 
@@ -245,7 +253,7 @@ def _controller(options: argparse.Namespace) -> None:
 
     config = configuration.controller_config(options.config, store=options.store)
     if options.print_config:
-        _write(configuration.effective_text(config))
+        streams.write(configuration.effective_text(config))
         return
     running.raise_file_limit()
 

@@ -1,6 +1,5 @@
 """``pymq store``: check, show, rebuild a store directory, without a broker."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pymq.cli import arguments, output
-from pymq.cli.exits import Exit
+from pymq.cli.exits import Exit, forbidden
 from pymq.cli.output import Form, Row
 from pymq.errors import PymqError
 
@@ -38,11 +37,22 @@ ConfigFile = Annotated[
 
 @contextmanager
 def _looking(command: str) -> Iterator[None]:
-    """End with status 2 if the store could not be inspected."""
+    """Print why a store cannot be looked at, and end with ``Exit.USAGE``."""
     try:
-        yield
+        with _permitted(command):
+            yield
     except PymqError as error:
         output.note(f"pymq store {command}: {error}")
+        raise typer.Exit(Exit.USAGE) from error
+
+
+@contextmanager
+def _permitted(command: str) -> Iterator[None]:
+    """Print what this user may not look at, and end with ``Exit.USAGE``."""
+    try:
+        yield
+    except PermissionError as error:
+        output.note(f"pymq store {command}: {forbidden(error)}")
         raise typer.Exit(Exit.USAGE) from error
 
 
@@ -75,7 +85,7 @@ def check(
         with output.progress("reading") as on_progress:
             report = check_store(settings, on_progress=on_progress)
     if form is Form.JSON:
-        output.line(json.dumps(_report_row(report), ensure_ascii=False))
+        output.line(output.as_json(_report_row(report)))
     else:
         for text in _report_lines(report):
             output.line(output.printable(text))
@@ -188,7 +198,7 @@ def show(
 
         summary = summarize(_store_config(directory, config))
     if form is Form.JSON:
-        output.line(json.dumps(_summary_row(summary), ensure_ascii=False))
+        output.line(output.as_json(_summary_row(summary)))
         return
     for label, text in _facts(summary):
         output.line(output.printable(f"{label:<12}{text}"))
@@ -338,10 +348,10 @@ def rebuild(
     from pymq.store.rebuild import rebuild_store
 
     settings = _store_config(directory, config)
-    with output.progress("building") as on_progress:
+    with _permitted("rebuild"), output.progress("building") as on_progress:
         summary = rebuild_store(settings, Clock(), on_progress=on_progress)
     if form is Form.JSON:
-        output.line(json.dumps(_summary_row(summary), ensure_ascii=False))
+        output.line(output.as_json(_summary_row(summary)))
         return
     for label, text in _facts(summary):
         output.line(output.printable(f"{label:<12}{text}"))

@@ -17,7 +17,7 @@ def tail(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     # -n is short for --name-server, unless what follows is a number.
     count: Annotated[
-        int, typer.Option("--lines", metavar="N", min=0, help="How many (also: -n N).")
+        int, typer.Option("--lines", metavar="N", min=0, help="How many (also: -n N, -nN).")
     ] = 10,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Then print what arrives; Ctrl-C ends.")

@@ -27,7 +27,13 @@ from dataclasses import replace
 
 from pymq.controller.groups import GroupState, Outcome, without_master
 from pymq.controller.reports import Alive, Report
-from pymq.controller.two_of_one_id import incomplete, is_behind, present, what_is_given_up
+from pymq.controller.two_of_one_id import (
+    incomplete,
+    is_behind,
+    present,
+    what_is_given_up,
+    what_to_do,
+)
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.controller import SyncStateSet
 
@@ -163,10 +169,8 @@ def _why_nobody(
     if designated is None and without:
         return (
             f"{'; '.join(without[one] for one in sorted(without))}: that may have been "
-            f"acknowledged. In sync are {in_sync}, alive {sorted(living)}. Start the broker that "
-            "has it; if that is gone for good, give up what is lacking with mqadmin electMaster "
-            f"-a CONTROLLER -bn {state.name} -c {state.cluster} -b ID, or pymq cluster promote "
-            f"{state.name} --to ID --controller CONTROLLER"
+            f"acknowledged. In sync are {in_sync}, alive {sorted(living)}. "
+            f"{what_to_do(state, living)}"
         )
     if designated is None:
         return f"in sync are {in_sync}, alive {sorted(living)}"

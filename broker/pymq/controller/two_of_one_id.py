@@ -87,10 +87,12 @@ def incomplete(state: GroupState, alive: Alive) -> dict[int, str]:
             continue
         last = state.last_terms.get(broker_id)
         if last is not None and is_behind(state, broker_id, report.epoch):
+            who = f"a broker with that id was the master, at {last.address},"
+            if state.address_of(broker_id) == last.address:
+                who = "this broker was the master at that address"
             behind[broker_id] = (
-                f"the log of broker {broker_id} at {report.address} ends with epoch "
-                f"{report.epoch}, and a broker with that id was the master, at {last.address}, "
-                f"with epoch {last.epoch} in its log"
+                f"the log of broker {broker_id} at {state.address_of(broker_id)} ends with epoch "
+                f"{report.epoch}, and {who} with epoch {last.epoch} in its log"
             )
         elif report.had is not None:
             shorter[broker_id] = (
@@ -101,6 +103,30 @@ def incomplete(state: GroupState, alive: Alive) -> dict[int, str]:
     if shorter.keys() == state.in_sync.broker_ids:
         return {}  # nobody is left who could have it
     return behind | shorter
+
+
+def what_to_do(state: GroupState, alive: Alive) -> str:
+    """Return what an administrator can do about those that ``incomplete`` returns."""
+    give_up = (
+        "if that is gone for good, give up what is lacking with mqadmin electMaster -a CONTROLLER "
+        f"-bn {state.name} -c {state.cluster} -b ID, or pymq cluster promote {state.name} --to ID "
+        "--controller CONTROLLER"
+    )
+    if all(_lacks_its_own(state, one, alive) for one in state.in_sync.broker_ids):
+        who = "this one" if len(state.in_sync.broker_ids) == 1 else "one of these"
+        return (
+            f"No other broker is known that could have it: start {who} with the store that it "
+            f"had; {give_up}"
+        )
+    return f"Start the broker that has it; {give_up}"
+
+
+def _lacks_its_own(state: GroupState, broker_id: int, alive: Alive) -> bool:
+    """Is a broker alive, and behind what it had where it is, and not what another one had?"""
+    last, report = state.last_terms.get(broker_id), alive.get(broker_id)
+    if last is None or report is None or not is_behind(state, broker_id, report.epoch):
+        return False
+    return last.address == state.address_of(broker_id)
 
 
 def what_is_given_up(state: GroupState, new: int, alive: Alive) -> str | None:

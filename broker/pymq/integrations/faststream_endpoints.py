@@ -38,6 +38,7 @@ from pymq.integrations.faststream_messages import (
     NOT_GIVEN,
     ReplyPublisher,
     RocketCommand,
+    RocketMessage,
     RocketProducer,
     decode,
     parse_message,
@@ -162,7 +163,7 @@ class RocketSubscriber(TasksMixin, SubscriberUsecase[Any]):
     _outer_config: RocketConfig
 
     def __init__(self, config: SubscriberConfig, specification: Any, calls: Any) -> None:
-        config.parser, config.decoder = parse_message, decode
+        config.parser, config.decoder = self._parse, decode
         super().__init__(config, specification, calls)
         self._config = config
         self._consumer: Consumer | None = None
@@ -172,6 +173,11 @@ class RocketSubscriber(TasksMixin, SubscriberUsecase[Any]):
     def topic(self) -> str:
         """The topic, with the prefixes of routers."""
         return f"{self._outer_config.prefix}{self._config.topic}"
+
+    async def _parse(self, raw: ReceivedMessage) -> RocketMessage:
+        message = await parse_message(raw)
+        message.is_manual = self._config.ack_policy is AckPolicy.MANUAL
+        return message
 
     def _make_response_publisher(self, message: Any) -> Sequence[Any]:
         return (ReplyPublisher(self._outer_config.producer, message),)

@@ -1,6 +1,8 @@
 """Messages of RocketMQ as FastStream sees them, and what sends them."""
 
-from collections.abc import Sequence
+import functools
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from faststream._internal.constants import EMPTY, ContentTypes
@@ -15,6 +17,7 @@ from faststream.response.response import PublishCommand, Response
 
 from pymq.client.sending.producer import Producer
 from pymq.client.sending.requests import Reply
+from pymq.errors import NotInHand
 from pymq.protocol.message import (
     CORRELATION_ID,
     REPLY_TO_CLIENT,
@@ -22,6 +25,8 @@ from pymq.protocol.message import (
     Message,
     ReceivedMessage,
 )
+
+_log = logging.getLogger(__name__)
 
 #: Properties of messages that are FastStream's own; other headers are properties, too.
 CONTENT_TYPE = "content-type"
@@ -33,12 +38,22 @@ REQUEST = "rocketmq:request"
 
 
 class RocketMessage(StreamMessage[Any]):
-    """A message of RocketMQ in FastStream; ``raw_message`` is the ``ReceivedMessage``."""
+    """A message of RocketMQ in FastStream; ``raw_message`` is the ``ReceivedMessage``.
+
+    Attributes:
+        is_manual: does its handler settle it (``AckPolicy.MANUAL``), and hear of ``NotInHand``?
+    """
+
+    is_manual = False
 
     async def ack(self) -> None:
-        """It was handled."""
+        """It was handled.
+
+        Raises:
+            NotInHand: with ``AckPolicy.MANUAL``; the message is delivered again.
+        """
         if self.committed is None:
-            self.raw_message.ack()
+            self._settle(self.raw_message.ack)
         await super().ack()
 
     async def nack(self, after_s: float | None = None) -> None:
@@ -46,9 +61,12 @@ class RocketMessage(StreamMessage[Any]):
 
         Args:
             after_s: then; ``None``: longer after each try, as the group's settings say.
+
+        Raises:
+            NotInHand: as for ``ack``.
         """
         if self.committed is None:
-            self.raw_message.retry(after_s=after_s)
+            self._settle(functools.partial(self.raw_message.retry, after_s=after_s))
         await super().nack()
 
     async def reject(self, reason: str = "rejected by its handler") -> None:
@@ -56,10 +74,23 @@ class RocketMessage(StreamMessage[Any]):
 
         Args:
             reason: kept in the dead letter.
+
+        Raises:
+            NotInHand: as for ``ack``.
         """
         if self.committed is None:
-            self.raw_message.reject(reason)
+            self._settle(functools.partial(self.raw_message.reject, reason))
         await super().reject()
+
+    def _settle(self, settle: Callable[[], object]) -> None:
+        try:
+            settle()
+        except NotInHand as error:
+            if self.is_manual:
+                raise
+            # A policy settles it. FastStream would log a traceback for each handler that is at work
+            # when its queue goes to another member, or its broker away, as is said of the queue.
+            _log.info("%s", error)
 
 
 async def parse_message(raw: ReceivedMessage | Reply) -> RocketMessage:

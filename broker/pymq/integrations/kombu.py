@@ -30,6 +30,8 @@ routing key ``#`` instead. Messages have no priority.
 """
 
 import contextlib
+import logging
+import time
 from queue import Empty
 from typing import Any
 
@@ -56,6 +58,8 @@ from pymq.integrations.kombu_clients import Clients  # noqa: E402
 
 __all__ = ["Channel", "Transport"]
 
+_log = logging.getLogger(__name__)
+
 PORT = 9876
 #: A message that is put back is visible again after this: 0 is not a time brokers take.
 PUT_BACK_S = 1.0
@@ -64,16 +68,21 @@ PUT_BACK_S = 1.0
 class QoS(virtual.QoS):
     """Acknowledges messages, each by itself."""
 
+    def ack(self, delivery_tag: str) -> None:
+        """Give its place free, once: two acknowledgements would give that of another one, too."""
+        if delivery_tag in self._delivered:
+            super().ack(delivery_tag)
+
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give up a message, or have it handed out again."""
         if requeue:
             self.channel.put_back(delivery_tag)
-            super().ack(delivery_tag)
+            self.ack(delivery_tag)
         else:  # As with other virtual transports: it is dropped.
             try:
                 self.channel.acknowledge(delivery_tag)
             finally:
-                super().reject(delivery_tag)
+                self.ack(delivery_tag)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Have the messages that were not acknowledged handed out again, soon."""
@@ -90,8 +99,9 @@ class Channel(virtual.Channel):
     do_restore = False
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
-        #: Messages that were handed out, and their topics, by delivery tag.
-        self._taken: dict[str, tuple[ReceivedMessage, str]] = {}
+        #: Messages that were handed out, without bodies, their topics, and when they come again
+        #: (monotonic), by delivery tag.
+        self._taken: dict[str, tuple[ReceivedMessage, str, float]] = {}
         super().__init__(connection, **kwargs)
 
     @property
@@ -111,6 +121,17 @@ class Channel(virtual.Channel):
         finally:  # or it would keep one of the places that ``prefetch_count`` gives
             super().basic_ack(delivery_tag)
 
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return a message, or ``None``; without acknowledgements it is finished when it comes.
+
+        Raises:
+            PymqError: without acknowledgements, and its broker does not do it; it comes again.
+        """
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if no_ack and message is not None:
+            self._finish(message.delivery_tag)
+        return message
+
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
     ) -> None:
@@ -119,7 +140,7 @@ class Channel(virtual.Channel):
 
         def acknowledged(message: Any) -> Any:
             if no_ack:
-                self.acknowledge(message.delivery_tag)
+                self._finish(message.delivery_tag)
             return callback(message)
 
         super().basic_consume(queue, no_ack, acknowledged, consumer_tag, **kwargs)
@@ -128,17 +149,36 @@ class Channel(virtual.Channel):
         """Tell the broker that a message is finished.
 
         Raises:
-            PymqError: it does not do it.
+            PymqError: it does not do it, and may be told again.
         """
-        if (taken := self._taken.pop(delivery_tag, None)) is not None:
-            message, topic = taken
-            with self.clients.settling(topic) as consumer:
-                consumer.ack(message)
+        if (taken := self._taken.get(delivery_tag)) is not None:
+            message, topic, _ = taken
+            try:
+                with self.clients.settling(topic) as consumer:
+                    consumer.ack(message)
+            except PymqError:
+                self._forget_late()
+                raise
+            self._taken.pop(delivery_tag, None)
+
+    def _forget_late(self) -> None:
+        """Forget what was not acknowledged, will not be in hand any more, and comes again."""
+        now_s = time.monotonic()
+        for tag, (_, _, until_s) in list(self._taken.items()):
+            if until_s < now_s and tag not in self.qos._delivered:
+                del self._taken[tag]
+
+    def _finish(self, delivery_tag: str) -> None:
+        """Acknowledge a message that nobody can acknowledge again if that fails."""
+        try:
+            self.acknowledge(delivery_tag)
+        finally:
+            self._taken.pop(delivery_tag, None)
 
     def put_back(self, delivery_tag: str) -> None:
         """Have a message handed out again soon; if that fails, after its time."""
         if (taken := self._taken.pop(delivery_tag, None)) is not None:
-            message, topic = taken
+            message, topic, _ = taken
             with contextlib.suppress(PymqError), self.clients.settling(topic) as consumer:
                 consumer.change_invisible(message, PUT_BACK_S)
 
@@ -203,12 +243,39 @@ class Channel(virtual.Channel):
         )
         if not found:
             raise Empty
-        payload: dict[str, Any] = loads(bytes_to_str(found[0].body))
-        properties = payload["properties"]
-        properties["delivery_tag"] = tag = uuid()  # One that comes again is another delivery.
-        self._taken[tag] = found[0], topic
-        if found[0].reconsume_times:
-            properties.setdefault("delivery_info", {})["redelivered"] = True
+        tag = uuid()  # One that comes again is another delivery.
+        payload = self._payload(found[0], tag)
+        found[0].body = b""
+        self._taken[tag] = found[0], topic, time.monotonic() + clients.visibility_timeout_s
+        return payload
+
+    def _payload(self, message: ReceivedMessage, delivery_tag: str) -> dict[str, Any]:
+        """Return what Kombu has sent.
+
+        Raises:
+            Empty: somebody else has sent this. Another error would end the worker, and each one
+                that comes to the message after it.
+        """
+        try:
+            payload: dict[str, Any] = loads(bytes_to_str(message.body))
+            properties = payload["properties"]
+            properties["delivery_tag"] = delivery_tag
+            if message.reconsume_times:
+                properties.setdefault("delivery_info", {})["redelivered"] = True
+            self.Message(payload, channel=self)  # As will be done with it.
+        except Exception as error:  # Whatever may be wrong with what somebody else has sent.
+            _log.error(
+                "message %s of topic %r (%s:%d, offset %d) is not of Kombu (%r), and is passed "
+                "over; it comes again after visibility_timeout, and is a dead letter of the group "
+                "in the end",
+                message.message_id,
+                message.topic,
+                message.broker_name,
+                message.queue_id,
+                message.queue_offset,
+                error,
+            )
+            raise Empty from None
         return payload
 
     def _new_queue(self, queue: str, **_: Any) -> None:

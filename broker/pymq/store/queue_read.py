@@ -36,7 +36,7 @@ def read_queue(
         return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     first, end = queue.min_offset, queue.end_offset
     if not first <= queue_offset < end:
-        return _outside(queue_offset, first, end)
+        return _outside(queue_offset, first, end, stored_end=queue.next_offset)
     count_max = max(1, count_max)
     if selection.verdicts is not None:
         known = selection.verdicts.find(queue, queue_offset)
@@ -135,8 +135,14 @@ def _read_known(
     ).result_of_all()
 
 
-def _outside(queue_offset: int, first: int, end: int) -> ReadResult:
-    """Return the result of a read before the first or after the last message of a queue."""
+def _outside(queue_offset: int, first: int, end: int, *, stored_end: int) -> ReadResult:
+    """Return the result of a read before the first or after the last message of a queue.
+
+    Who is ahead of what is visible, but not of what is stored, has read the rest at a slave, which
+    had it on its disk earlier: it waits here, and is in the right place.
+    """
+    if end < queue_offset <= stored_end:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset, first, end)
     if end == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
     if queue_offset < first:

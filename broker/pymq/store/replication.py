@@ -152,11 +152,14 @@ class Replication:
         """
         self._gate.check_open()
         self._gate.check_disk()
-        # Entries of earlier records that could not be written go first.
-        if self._gate.refusal is not None and not self._dispatch.advance():
-            raise StoreError(self._gate.refusal)
+        self._check_queues()
         self._rest_bytes = self._needed_bytes = self._padding_bytes = 0
         return self._log.end
+
+    def _check_queues(self) -> None:
+        """Raise if entries of earlier records cannot be written: they go first."""
+        if self._gate.refusal is not None and not self._dispatch.advance():
+            raise StoreError(self._gate.refusal)
 
     def has_queues_before(self, topic: str, physical_end: int) -> bool:
         """Return whether some queue of a topic has messages, all before a physical offset."""
@@ -185,6 +188,7 @@ class Replication:
         """
         self._gate.check_open()
         self._gate.check_disk()  # what it did not flush may be gone: nothing counts any more
+        self._check_queues()
         self._check_place(physical_offset)
         whole = self._joined([self._take_padding(part) for part in parts])
         if len(whole) < self._needed_bytes:
@@ -347,11 +351,7 @@ class Replication:
             queue = self._queues.make(name, group.queue_id)
             if first != queue.next_offset:
                 queue, first, entries = self._jump(pending, queue, first, entries)
-            known = pending.groups.get(queue)
-            if known is None:
-                pending.groups[queue] = first, [entries]
-            else:
-                known[1].append(entries)
+            pending.groups.setdefault(queue, (first, []))[1].append(entries)
             queue.next_offset = first + len(entries) // len(BLANK_ENTRY)
 
     def _jump(

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -22,6 +22,7 @@ from pymq.testing.inspection import Inspection
 from pymq.testing.members import Member, Store, make_members, start_members, stop_members
 from pymq.testing.naming import NamesrvMember
 from pymq.testing.scratch import Scratch
+from pymq.testing.turns import serve
 from pymq.testing.waits import wait_in_sync, wait_master
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Cluster(Inspection):
             atexit.register(self._remove)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="pymq-cluster", daemon=True
+            target=serve, args=(self._loop,), name="pymq-cluster", daemon=True
         )
         self._thread.start()
         try:
@@ -351,11 +352,6 @@ class Cluster(Inspection):
     async def _open(self, members: Sequence[Member]) -> None:
         await start_members(members, self._store, self._root, self._naming)
 
-    def _check_complete(self) -> None:
-        running = {member.name for member in self._members if member.broker is not None}
-        if silent := [name for name in self.broker_names if name not in running]:
-            raise ClientClosed(f"{', '.join(silent)}: stopped, so nobody knows what is there")
-
     def _time_moved(self) -> None:
         """Have all brokers look at the time; a cluster that does not run has none that could."""
         if self._thread is not None:
@@ -386,7 +382,10 @@ class Cluster(Inspection):
             work.close()
             raise
         done: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return done.result()
+        try:
+            return done.result()
+        except CancelledError as error:
+            raise ClientClosed("the cluster was stopped meanwhile") from error
 
     def _remove(self) -> None:
         if not self._process.is_forked and self._scratch is not None:

@@ -1,19 +1,23 @@
 """What tests ask a cluster about what it holds."""
 
+import threading
+import time
 from collections.abc import Sequence
 
 from pymq.broker.registration import reachable_address
 from pymq.client.cluster.network import Network
 from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.client.threaded.admin import Admin
-from pymq.errors import RouteNotFound
+from pymq.errors import ClientClosed, RouteNotFound
 from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
 from pymq.protocol.names import dead_letter_topic, popped_topic
 from pymq.protocol.record import decode_records
 from pymq.testing.members import Member
+from pymq.testing.naming import REGISTERED_S, NamesrvMember
 
 #: A broker that runs answers, however busy the machine.
 ANSWER_S = 30.0
+_POLL_S = 0.02
 
 
 class Inspection:
@@ -23,6 +27,7 @@ class Inspection:
     """
 
     _members: Sequence[Member]
+    _naming: NamesrvMember | None
 
     @property
     def name_server(self) -> str:
@@ -42,12 +47,31 @@ class Inspection:
         )
 
     def _check_complete(self) -> None:
-        """Return if all messages can be seen.
+        """Return if all messages can be seen; waits while the name server comes to know brokers.
 
         Raises:
-            ClientClosed: a broker is stopped.
+            ClientClosed: a broker is stopped, or the name server does not know it.
         """
-        raise NotImplementedError
+        late_s = time.monotonic() + REGISTERED_S
+        while unknown := self._unknown():
+            if time.monotonic() > late_s:
+                raise ClientClosed(
+                    f"{', '.join(unknown)}: not registered at the name server for "
+                    f"{REGISTERED_S:g} s, so nobody knows what is there; restart the broker, too"
+                )
+            threading.Event().wait(_POLL_S)
+
+    def _unknown(self) -> list[str]:
+        """Return the groups of brokers that run, and that the name server, which runs, lacks."""
+        names = dict.fromkeys(member.name for member in self._members)
+        running = [(one.name, one.broker) for one in self._members if one.broker is not None]
+        if stopped := sorted(names.keys() - {name for name, _ in running}):
+            raise ClientClosed(f"{', '.join(stopped)}: stopped, so nobody knows what is there")
+        server = self._naming.server if self._naming is not None else None
+        if server is None:
+            return []  # Who asks it hears that it does not answer.
+        # All of a group: what slaves alone tell of a topic is that it has no queues.
+        return sorted({name for name, one in running if not server.is_registered(one.address)})
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted, without those of the system and of groups.
@@ -55,7 +79,7 @@ class Inspection:
         What groups have of their own is in ``dead_letters``, and ``messages("%RETRY%group")``.
 
         Raises:
-            ClientClosed: a broker is stopped.
+            ClientClosed: a broker is stopped, or the name server does not know it.
             PymqError: the name server could not be asked.
         """
         self._check_complete()
@@ -70,7 +94,7 @@ class Inspection:
                 it tried again. Without such a topic there is nothing.
 
         Raises:
-            ClientClosed: a broker is stopped.
+            ClientClosed: a broker is stopped, or the name server does not know it.
             PymqError: a broker could not be asked.
         """
         self._check_complete()
@@ -100,7 +124,7 @@ class Inspection:
             group: its name. Without dead letters there is nothing.
 
         Raises:
-            ClientClosed: a broker is stopped.
+            ClientClosed: a broker is stopped, or the name server does not know it.
             PymqError: a broker could not be asked.
         """
         found = self.messages(dead_letter_topic(group))
@@ -123,7 +147,7 @@ class Inspection:
             None if it has committed nothing there yet.
 
         Raises:
-            ClientClosed: a broker is stopped.
+            ClientClosed: a broker is stopped, or the name server does not know it.
             PymqError: a broker could not be asked.
         """
         self._check_complete()

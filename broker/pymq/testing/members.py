@@ -12,11 +12,13 @@ from pymq.broker.ha.identity import NAME as IDENTITY_NAME
 from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError, RequestTimeout
+from pymq.net.tasks import begin_task
 from pymq.store import FlushMode, StoreConfig
 from pymq.testing.cluster_files import ClusterFiles
 from pymq.testing.kept_ports import KeptPorts
 from pymq.testing.latency import Latency
 from pymq.testing.naming import NamesrvMember
+from pymq.testing.turns import Turns
 
 #: Small enough for a quick start wherever the temporary directory is.
 SEGMENT_BYTES = 64 << 20
@@ -79,7 +81,8 @@ class Member:
         self.config = config
         self.replication = replication
         self.broker: Broker | None = None
-        self._starting: Broker | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._turns = Turns()
         self._fills: set[object] = set()
 
     @property
@@ -92,14 +95,18 @@ class Member:
         return (root / self.path / IDENTITY_NAME).exists()
 
     async def start(self, store: Store, root: Path) -> None:
-        """Start it; does nothing while it runs.
+        """Start it; does nothing while it runs. Waits for a start or an end that is under way.
 
         Raises:
             RequestTimeout: it still waits for its group to have a master; it is stopped.
             PymqError: it cannot be started.
         """
-        if self.broker is not None:
-            return
+        await self._turns.wait()
+        if self.broker is None:
+            with self._turns.working():
+                await self._start(store, root)
+
+    async def _start(self, store: Store, root: Path) -> None:
         broker = Broker(
             self.config,
             store.config(root / self.path),
@@ -107,19 +114,29 @@ class Member:
             replication=self.replication,
             files=self.files,
         )
-        self._starting = broker
         self.ports.release()
+        starting = self._starting = begin_task(broker.start())
         try:
-            await asyncio.wait_for(broker.start(), START_S if self.broker_id else None)
+            await asyncio.wait_for(starting, START_S if self.broker_id else None)
         except TimeoutError as error:
             raise RequestTimeout(
                 f"broker {self.broker_id} of {self.name} has no master to follow after {START_S:g} "
                 "s, and may not be the master: the brokers that have everything do not run; start "
                 "all of the group together"
             ) from error
-        if self._starting is not broker:
-            return  # stopped meanwhile, because another one cannot be started
-        self._starting, self.broker = None, broker
+        except asyncio.CancelledError:
+            if self._starting is starting:
+                raise
+        finally:
+            is_stopped, self._starting = self._starting is not starting, None
+            if is_stopped or not _has_succeeded(starting):
+                try:
+                    await broker.close()
+                finally:
+                    self.ports.keep()
+        if is_stopped:
+            return  # meanwhile, because another one cannot be started
+        self.broker = broker
         self.latency.attach(broker.listeners)
         self.ports.note(broker.listeners)
         # A restarted broker keeps the port that clients know.
@@ -160,14 +177,24 @@ class Member:
         await self._end(Broker.abandon)
 
     async def _end(self, end: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
-        taken = [one for one in (self.broker, self._starting) if one is not None]
-        self.broker = self._starting = None
-        try:
-            for broker in taken:
+        while self.broker is None:
+            if self._starting is not None:
+                # To close it beside its start would leave open what that opens after it.
+                starting, self._starting = self._starting, None
+                starting.cancel()
+            # Somebody else ends it, or it was to start: it is to have ended for us, too.
+            if not await self._turns.wait_any():
+                return
+        broker, self.broker = self.broker, None
+        with self._turns.working():
+            try:
                 await end(broker)
-        finally:
-            if taken and self.broker is None:
+            finally:
                 self.ports.keep()
+
+
+def _has_succeeded(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def make_members(

@@ -8,6 +8,7 @@ from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
 from pymq.testing.kept_ports import KeptPorts
 from pymq.testing.latency import Latency
+from pymq.testing.turns import Turns
 
 #: Who is not registered after this has a reason that the test should meet: a slow name server, say.
 REGISTERED_S = 10.0
@@ -34,15 +35,20 @@ class NamesrvMember:
         self.latency = Latency()
         self.ports = KeptPorts()
         self.server: NameServer | None = None
+        self._turns = Turns()
 
     async def start(self) -> None:
-        """Start it; does nothing while it runs.
+        """Start it; does nothing while it runs. Waits for a start or an end that is under way.
 
         Raises:
             PymqError: it cannot be started.
         """
-        if self.server is not None:
-            return
+        await self._turns.wait()
+        if self.server is None:
+            with self._turns.working():
+                await self._start()
+
+    async def _start(self) -> None:
         server = NameServer(NamesrvConfig(port=self._port, kv_config_path=self._kv_config_path))
         self.ports.release()
         try:
@@ -70,9 +76,11 @@ class NamesrvMember:
         Args:
             for_good: others may have its port.
         """
+        await self._turns.wait()  # One that starts is to end, too, and one that ends to have ended.
         server, self.server = self.server, None
         if server is not None:
-            await server.close()
-            self.ports.keep()
+            with self._turns.working():
+                await server.close()
+                self.ports.keep()
         if for_good:
             self.ports.release()

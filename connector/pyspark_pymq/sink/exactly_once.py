@@ -38,9 +38,9 @@ _CURES = {
     "down?",
     SinkCode.OTHER_QUERY: "A query with a new checkpoint is another query: give it another "
     "txnAppId. Where `pymq sink forget` lets it begin again, what both have written is there twice",
-    SinkCode.RUNS_LOST: "The broker lost what it had not flushed, or the rows waited longer for "
-    "this than it keeps messages. Nothing is missing: start the query again, and this batch is "
-    "written again",
+    SinkCode.RUNS_LOST: "The broker lost what it had not flushed, or a slave that lacked part of "
+    "it has become the master, or the rows waited longer for this than it keeps messages. "
+    "Nothing is missing: start the query again, and this batch is written again",
 }
 
 

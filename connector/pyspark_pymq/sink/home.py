@@ -25,36 +25,35 @@ it may be the one that can. What was found out holds for the run of the query in
 that a broker of RocketMQ that is away later holds up nothing.
 """
 
-import functools
 import logging
 import shlex
-import time
 import zlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pymq.client.cluster.config import ClientConfig
 from pymq.client.sockets.blocking_pool import PASSING
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, PymqError, RouteNotFound
+from pyspark_pymq.option_values import like
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.sink.answers import (
     ask_brokers,
     first_capable,
-    is_moved,
     masters_of,
     remember_home,
     remembered_homes,
-    tell_again,
 )
 from pyspark_pymq.sink.identity import BatchIdentity
+from pyspark_pymq.sink.known_homes import (
+    KnownHome,
+    homes_of_this_process,
+    unable_of_this_process,
+)
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.plan import TIMEOUT_MAX_S, SinkPlan
 
 LOG = logging.getLogger(__name__)
-#: Name servers that were away when the others were told of a sink are told again after this.
-TELL_AGAIN_S = 30.0
 
 
 class SinkHome(NamedTuple):
@@ -62,23 +61,6 @@ class SinkHome(NamedTuple):
 
     broker: str
     address: str
-
-
-@dataclass(slots=True)
-class _Known:
-    """A sink that this process knows.
-
-    Attributes:
-        run: the start of the query, or the job, that has asked last.
-        broker: the name of its broker.
-        untold: name servers that were away when the others were told.
-        tell_at_s: not before this are they told again; monotonic.
-    """
-
-    run: str
-    broker: str
-    untold: list[str]
-    tell_at_s: float
 
 
 def find_home(
@@ -100,7 +82,7 @@ def find_home(
             that cannot be seen.
         PymqError: what had to be asked was away too long, or refused.
     """
-    known, unable = _homes_of_this_process(), _unable_of_this_process()
+    known, unable = homes_of_this_process(), unable_of_this_process()
     key = (options.name_servers, identity.sink, options.sink_broker)
     run = (options.name_servers, identity.sink, identity.run)
     if run in unable and not options.must_be_exact:
@@ -109,7 +91,8 @@ def find_home(
     while True:
         try:
             masters = masters_of(client)
-            if key in known and _is_at(client, identity, known[key]):
+            if key in known and known[key].is_current(client, identity):
+                known[key].tell_if_due(client, identity)
                 return SinkHome(known[key].broker, _address(known[key].broker, masters, identity))
             name, remembered = _find(client, options, identity, masters, topic_brokers)
             if name is None:
@@ -118,7 +101,7 @@ def find_home(
                 return None
             if identity.is_lasting:
                 untold = remember_home(client, identity.sink, name, known=remembered)
-                known[key] = _Known(identity.run, name, untold, time.monotonic() + TELL_AGAIN_S)
+                known[key] = KnownHome(identity.run, name, untold)
                 if name not in remembered.values():
                     LOG.info("sink %s is at broker %s", identity.sink, name)
             return SinkHome(name, _address(name, masters, identity))
@@ -213,6 +196,8 @@ def _find(
             f"the option out; or, if what it has published there is of no use any more, run "
             f"`pymq sink forget {shlex.quote(identity.sink)}` first"
         )
+    if wanted is not None and wanted not in {*remembered.values(), *found}:
+        _check_choice(identity, wanted, masters, capable)
     name = wanted or (found[0] if found else None)
     if name is None:
         candidates = _candidates(client, options, capable, topic_brokers)
@@ -234,6 +219,32 @@ def _find(
             ", ".join(quiet),
         )
     return name, remembered
+
+
+def _check_choice(
+    identity: BatchIdentity, wanted: str, masters: Mapping[str, str], capable: Collection[str]
+) -> None:
+    """Refuse a ``sinkBroker`` that is unknown, or cannot write exactly once, before it is kept.
+
+    Raises:
+        RouteNotFound: there is no such broker now: a wrong name, or one that is waited for.
+        ConfigurationError: it cannot write exactly once.
+    """
+    if wanted not in masters:
+        near = like(wanted, masters)
+        meant = "" if near is None else f" (did you mean {near}?)"
+        raise RouteNotFound(
+            f"option sinkBroker={wanted}: {identity} is to go to a broker that no name server "
+            f"knows; there are {', '.join(sorted(masters))}{meant}. Correct the name, or start "
+            "that broker; no name server has been told of it"
+        )
+    if wanted not in capable:
+        others = f" ({', '.join(sorted(capable))} can)" if capable else ""
+        raise ConfigurationError(
+            f"option sinkBroker={wanted}: {identity} cannot be written exactly once there, because "
+            f"that is not a pymq broker that can. Choose another one{others}, or set option "
+            "delivery=atLeastOnce and leave sinkBroker out"
+        )
 
 
 def _address(name: str, masters: Mapping[str, str], identity: BatchIdentity) -> str:
@@ -273,8 +284,14 @@ def _find_for_job(
     topic_brokers: set[str],
 ) -> str | None:
     """Return the name of the broker of a sink that lasts no longer than its job; as ``_find``."""
-    if options.sink_broker is not None:
-        return options.sink_broker
+    wanted = options.sink_broker
+    if wanted is not None:
+        try:
+            able = first_capable(client, identity.sink, masters, [wanted])
+        except PASSING:
+            return wanted  # Who writes there waits for it.
+        _check_choice(identity, wanted, masters, [] if able is None else [able])
+        return wanted
     names = _candidates(client, options, set(masters), topic_brokers)
     start = _number(identity, names) if names else 0
     name = first_capable(client, identity.sink, masters, names[start:] + names[:start])
@@ -348,30 +365,3 @@ def _unknown(
     if away:
         return RouteNotFound(f"{text}. Not all have answered: {'; '.join(away)}")
     return ConfigurationError(text)
-
-
-def _is_at(client: BulkClient, identity: BatchIdentity, known: _Known) -> bool:
-    """Say whether a sink is where this process has seen it.
-
-    Between two starts of a query a user may have moved it, which another process saw. Now and then,
-    tell the name servers that were away.
-    """
-    if known.run != identity.run:
-        if is_moved(client, identity.sink, known.broker):
-            return False
-        known.run = identity.run
-    if known.untold and time.monotonic() >= known.tell_at_s:
-        known.tell_at_s = time.monotonic() + TELL_AGAIN_S
-        known.untold = tell_again(client, identity.sink, known.broker, known.untold)
-    return True
-
-
-@functools.cache
-def _homes_of_this_process() -> dict[tuple[tuple[str, ...], str, str | None], _Known]:
-    return {}
-
-
-@functools.cache
-def _unable_of_this_process() -> set[tuple[tuple[str, ...], str, str]]:
-    """Name servers, sink and run of queries that no broker can write exactly once."""
-    return set()

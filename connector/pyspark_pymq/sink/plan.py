@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pymq.client.cluster.config import ClientConfig
-from pymq.client.cluster.routes import Route
+from pymq.client.cluster.routes import MASTER_ID, Route
 from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, PymqError, RouteNotFound
 from pyspark_pymq.sink.options import SinkOptions
@@ -98,13 +98,29 @@ def plan_sink(
                     LOG.warning("topic %s: no new route, the old one is used: %s", topic, error)
                 plans[key] = Planned(known.plan, monotonic_s() + ASK_AGAIN_S, str(error))
                 return known.plan
-            if isinstance(error, RouteNotFound) and knows_all(client):
+            is_unknown = isinstance(error, RouteNotFound) and knows_all(client)
+            if is_unknown and not _waits_for_master(client, topic):
                 return SinkPlan(missing=str(error))
             LOG.warning("topic %s: no route now, tasks look for one themselves: %s", topic, error)
             return NO_PLAN
     if plan.routes:
         plans[key] = Planned(plan)
     return plan
+
+
+def _waits_for_master(client: BulkClient, topic: str) -> bool:
+    """Say whether a topic is there, and a master of it is not: only its slaves are in the route.
+
+    One that acts for its master stands in the route in its place, but not in the list of brokers.
+    """
+    names = {name for one in client.known_routes() if one.topic == topic for name in one.addresses}
+    if not names:
+        return False
+    try:
+        brokers = client.cluster_info().brokers
+    except PymqError:
+        return True
+    return any(name not in brokers or MASTER_ID not in brokers[name].addresses for name in names)
 
 
 @functools.cache

@@ -176,33 +176,43 @@ class _Sink:
                 sum(message.sent_bytes for message in written),
             )
 
-
-def _aborted(options: SinkOptions, messages: Sequence[Any], what: str) -> None:
-    """Log a failed job. Never raises: Spark would show that in place of the cause."""
-    # A task without rows says nothing of how the others write.
-    is_staged = any(isinstance(one, Staged) and one.home is not None for one in messages)
-    if is_staged or options.must_be_exact:
-        LOG.warning(
-            "%s failed: unless it was published already, nobody will see what its tasks staged",
-            what,
+    def _aborted(self, messages: Sequence[Any], what: str) -> None:
+        """Log a failed job. Never raises: Spark would show that in place of the cause."""
+        options = self._options
+        # A task without rows says nothing of how the others write.
+        is_staged = self._home is not None or any(
+            isinstance(one, Staged) and one.home is not None for one in messages
         )
-        return
-    written = [message for message in messages if isinstance(message, Written)]
-    if not written and options.delivery is None:
+        if is_staged or options.must_be_exact:
+            LOG.warning(
+                "%s failed: unless it was published already, nobody will see what its tasks staged",
+                what,
+            )
+            return
+        written = [message for message in messages if isinstance(message, Written)]
+        if not written and self._plan.missing is not None:
+            LOG.warning(
+                "%s failed: when it was planned there was no topic to write to, so nothing is "
+                "stored unless there has been one since: %s",
+                what,
+                self._plan.missing,
+            )
+            return
+        if not written and options.delivery is None:
+            LOG.warning(
+                "%s failed: no task that ended had rows, so how it wrote is not known. With a "
+                "broker that writes exactly once nobody will see any of it; without one some rows "
+                "may be stored, and what is run again is sent again",
+                what,
+            )
+            return
+        rows = sum(message.rows for message in written)
         LOG.warning(
-            "%s failed: no task that ended had rows, so how it wrote is not known. With a broker "
-            "that writes exactly once nobody will see any of it; without one some rows may be "
-            "stored, and what is run again is sent again",
+            "%s failed: %d messages of tasks that ended are stored, and perhaps some of the "
+            "others; what is run again is sent again",
             what,
+            rows,
         )
-        return
-    rows = sum(message.rows for message in written)
-    LOG.warning(
-        "%s failed: %d messages of tasks that ended are stored, and perhaps some of the others; "
-        "what is run again is sent again",
-        what,
-        rows,
-    )
 
 
 @functools.cache
@@ -238,7 +248,7 @@ class PymqStreamWriter(_Sink, *_STREAM_BASES):  # type: ignore[misc]
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Log the failure."""
-        _aborted(self._options, messages, f"micro-batch {batchId}")
+        self._aborted(messages, f"micro-batch {batchId}")
 
 
 class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
@@ -269,7 +279,7 @@ class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
 
     def abort(self, messages: list[Any]) -> None:
         """Log the failure."""
-        _aborted(self._options, messages, "batch write")
+        self._aborted(messages, "batch write")
 
 
 def _task_number() -> int:

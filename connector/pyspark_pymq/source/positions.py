@@ -23,6 +23,7 @@ from pyspark_pymq.offsets import (
     resolve,
 )
 from pyspark_pymq.source.lookups import offset_at
+from pyspark_pymq.source.masters import asks_master
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.query_start import QueryStart
 from pyspark_pymq.source.subscribed_topics import SubscribedTopics
@@ -211,7 +212,7 @@ def _commit_within(
     if queue not in answer.found:
         raise answer.failed[queue.broker_name]
     first, end = answer.found[queue]
-    if committed > end and not client.asks_master(queue):
+    if committed > end and not asks_master(client, queue):
         raise RouteNotFound(f"the master of broker {queue.broker_name} is away, and its slave lags")
     offset = min(max(committed, first), end)
     if offset != committed:

@@ -27,6 +27,7 @@ from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.source.bad_records import BadRecords, SideTopic
 from pyspark_pymq.source.columns import arrow_schema
 from pyspark_pymq.source.decode import record_batches, value_column
+from pyspark_pymq.source.masters import asks_master
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.topic_identity import named_topics, others_by_now
 from pyspark_pymq.unrouted_queues import UNROUTED, master_bounds
@@ -161,6 +162,7 @@ def fetch(
     if topic in unrouted:
         left = _kept_by_master(client, left, options) or left
     pieces = _pulled(client, left, options)
+    doubted: int | None = None
     while len(left):
         try:
             fetched = next(pieces, None)
@@ -188,9 +190,13 @@ def fetch(
             )
         records = read_columns(fetched.buffer)
         kept, lost = check_fetched(fetched, records.queue_offset, part, options)
-        if lost is not None and not fetched.is_from_master:
-            if not client.asks_master(part.queue):
-                retries.wait_after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
+        is_known = lost is None or asks_master(client, part.queue)
+        is_sure = is_known and fetched.is_from_master and fetched.first == doubted
+        if lost is not None and not is_sure:
+            # What was read is older than the answer who the master is: it is read once more.
+            doubted = fetched.first if is_known else None
+            if not is_known:
+                retries.wait_after(_of_slave(client, part.queue, OffsetOutOfRange(lost)))
             pieces = _pulled(client, left, replace(options, reads_replicas=False))
             continue
         if lost is not None:
@@ -288,7 +294,7 @@ def _still_there(
     None: that cannot be known now.
     """
     bounds = client.bounds([left.queue])[left.queue]
-    if _within(left, *bounds) == left or not client.asks_master(left.queue):
+    if _within(left, *bounds) == left or not asks_master(client, left.queue):
         return None
     return _without_loss(left, bounds, options, error)
 
@@ -332,8 +338,11 @@ def _doubtful(
     client: BulkClient, queue: MessageQueue, error: OffsetOutOfRange
 ) -> OffsetOutOfRange:
     """Return the error that is raised if nothing better comes, and look for a better source."""
-    if client.asks_master(queue):
-        return error
+    return error if asks_master(client, queue) else _of_slave(client, queue, error)
+
+
+def _of_slave(client: BulkClient, queue: MessageQueue, error: OffsetOutOfRange) -> OffsetOutOfRange:
+    """Return the error for what a slave lacks, and look for its master."""
     client.doubt_route(queue.topic)
     return OffsetOutOfRange(
         f"{error}. Only a slave of broker {queue.broker_name} answers, which may lag behind its "

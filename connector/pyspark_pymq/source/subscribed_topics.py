@@ -25,6 +25,7 @@ from pymq.errors import ConnectionFailed, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds, TopicIds, named
 from pyspark_pymq.retrying import pause
+from pyspark_pymq.source.masters import said_by_masters
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.outages import Outages
 from pyspark_pymq.source.topic_discovery import TopicDiscovery
@@ -294,7 +295,7 @@ class SubscribedTopics:
             topic_ids |= answer.topic_ids
         self._topic_ids = topic_ids
         by_masters |= self._ask_masters(client, queues, found, failed)
-        self._from_masters = {q for q in found if q in by_masters or client.asks_master(q)}
+        self._from_masters = by_masters.keys() | said_by_masters(client, position, found)
         self._check_slaves(client, position, found, failed)
         for name in set(due) - set(failed):
             self._outages.ended(name)
@@ -335,8 +336,7 @@ class SubscribedTopics:
         failed: dict[str, PymqError],
     ) -> None:
         """Discard the answers of slaves that lag behind the query."""
-        for queue in list(found):
-            first, end = found[queue]
+        for queue, (first, end) in list(found.items()):
             if queue in self._from_masters:
                 self._warned_of_slaves.discard(queue.broker_name)
             elif first <= position.get(queue, first) <= end:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pymq import errors
-from pymq.cli import logs, output, reading, sending
+from pymq.cli import logs, output, reading, replaying, sending
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.client.operations import SendResult, SendStatus
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
@@ -151,7 +151,9 @@ def test_from(text: str, start: reading.Start) -> None:
     assert reading.parse_start(text, now=NOW) == start
 
 
-@pytest.mark.parametrize("text", ["", "first", "-1", "1.5", "15x", "2026-13-01", "9999999999d"])
+@pytest.mark.parametrize("text", ["", "first", "-1", "1.5", "15x", "2026-13-01", "9999999999d"]
+    + ["0001-01-01"],
+)
 def test_from_that_is_nothing(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--from .*earliest"):
         reading.parse_start(text, now=NOW)
@@ -170,11 +172,14 @@ def test_tag_filter(tags: str, tag: str | None, matches: bool) -> None:
 
 
 def test_groups_are_batches() -> None:
+    def made(body: bytes) -> Message:
+        return Message("t", body)
+
     count = sending.BATCH_COUNT
-    groups = list(sending.groups([[b"x"] * (count + 1), [], [b"y"]]))
+    groups = list(sending.groups([[b"x"] * (count + 1), [], [b"y"]], made))
     assert [len(group) for group in groups] == [count, 1, 1]
-    half = bytes(sending.BATCH_BYTES // 2 + 1)
-    assert [len(group) for group in sending.groups([[half, half, b"z"]])] == [1, 2]
+    half = bytes(replaying.BATCH_BYTES // 2 + 1)
+    assert [len(group) for group in sending.groups([[half, half, b"z"]], made)] == [1, 2]
 
 
 def test_bodies(tmp_path: Path) -> None:

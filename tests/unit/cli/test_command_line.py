@@ -8,10 +8,11 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from pymq.cli import arguments, command_line, output, replaying
+from pymq.cli import arguments, command_line, output, replaying, sending
 from pymq.cli.command_line import prepared
 from pymq.cli.main import main
 from pymq.cli.profiles import Profile, chosen
+from pymq.client.sending.send_encoding import encode_batch
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import pack_host
@@ -31,6 +32,7 @@ HOST = pack_host("127.0.0.1", 10911)
         ("", ""),
         ("--help", "--help"),
         ("tail T -n 3 -n a:1", "tail T --lines 3 -n a:1"),
+        ("tail T -n3 -na:1", "tail T --lines=3 -na:1"),
         ("topicList -n a:1", "topic list -n a:1"),
         ("-n a:1 topicRoute -t T", "topic route T -n a:1"),
         (
@@ -195,11 +197,24 @@ def test_the_profile_that_counts(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=wrong):
             chosen(name, {}, tmp_path)
+    file.write_text(FILE, encoding="utf-8-sig")  # as editors of Windows do
+    assert chosen(None, {}, tmp_path).name_server == "l:1"
     file.write_text("default =")
     with pytest.raises(ConfigurationError, match="is not TOML"):
         chosen(None, {}, tmp_path)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         chosen(None, {"PYMQ_CONFIG": str(tmp_path)}, tmp_path)
+
+
+def test_no_time_at_all_is_not_taken_for_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('default = "l"\n[profiles.l]\ntimeout_s = 0\n')
+    monkeypatch.setenv("PYMQ_CONFIG", str(file))
+    with pytest.raises(ConfigurationError, match="timeout_s=0: expected seconds, 0 < s"):
+        arguments.Shared().admin()
+    assert arguments.Shared(given_timeout_s=3.0).timeout_s == 3.0
 
 
 def test_a_default_profile_that_is_no_name(tmp_path: Path) -> None:
@@ -278,6 +293,18 @@ def test_batches_have_one_topic_and_limits() -> None:
     messages = [Message("a", b"x")] * 300 + [Message("b", b"x"), Message("a", b"x" * (1 << 20))]
     found = [[len(group), group[0].topic] for group in replaying.batches(messages)]
     assert found == [[256, "a"], [44, "a"], [1, "b"], [1, "a"]]
+
+
+def test_what_goes_with_a_body_counts_in_a_batch() -> None:
+    large = Message("a", b"x", tags="A", keys=["k"], properties={"p": "é" * 15_000})
+    bodies = [[b"x"] * 256]
+    for several in (replaying.batches([large] * 256), sending.groups(bodies, lambda _: large)):
+        together = list(several)
+        assert sum(map(len, together)) == 256
+        for one in together:
+            assert len(encode_batch(one, map(str, range(256)), 4 << 20).body) <= 1 << 20
+    odd = Message("a", b"x", tags=5, keys=6, properties={"p": None})  # type: ignore[arg-type, dict-item]
+    assert len(next(replaying.batches([odd] * 2))) == 2  # the client says what is wrong with it
 
 
 def test_bodies_only_means_bodies_only(capfdbinary: Any) -> None:

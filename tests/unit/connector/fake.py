@@ -98,6 +98,7 @@ class FakeBroker:
     open_clients: int = 0
     takes_records: bool = True
     only_slaves: set[str] = field(default_factory=set)  # brokers whose master is away
+    acting: set[str] = field(default_factory=set)  # those whose slave stands for it in routes
     #: What a replica has instead, from which the broker suggests to read.
     replicas: dict[MessageQueue, list[bytes]] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)  # brokers that do not answer
@@ -177,7 +178,7 @@ class FakeClient:
         self._called("cluster_info")
         unknown = self._broker.unrouted - self._broker.registered
         names = {queue.broker_name for queue in self._broker.queues} - unknown
-        slaves = self._broker.only_slaves
+        slaves = self._broker.only_slaves | self._broker.acting
         return ClusterInfo(
             brokers={
                 name: BrokerData(broker_name=name, addresses={int(name in slaves): f"{name}:1"})
@@ -347,7 +348,7 @@ class FakeClient:
         return [
             Route(
                 topic,
-                tuple(sorted(of_topic)),
+                tuple(sorted(q for q in of_topic if q.broker_name not in self._broker.acting)),
                 tuple(sorted(of_topic)),
                 {
                     queue.broker_name: {int(queue.broker_name in slaves): f"{queue.broker_name}:1"}

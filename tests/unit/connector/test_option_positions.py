@@ -185,12 +185,26 @@ NO_TOPICS = {"subscribe": None}
         ),
         # --- limits
         ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, ["9 is above", "Trigger=8"]),
+        # Python's int would take these.
+        *(
+            ({**MINUTE, option: text}, [wanted, "expected"])
+            for option, wanted in (
+                ("maxoffsetspertrigger", "maxOffsetsPerTrigger"),
+                ("maxtriggerdelay", "maxTriggerDelay"),
+                ("startingtimestamp", "startingTimestamp"),
+                ("requesttimeoutms", "requestTimeoutMs"),
+            )
+            for text in ("1_767_225_600", "１７６７２２５６０００００", "١٢", "1" + 5000 * "0")
+        ),
+        ({"startingoffsets": by_queue(1 << 63)}, ["startingOffsets", "0..9223372036854775807"]),
+        ({"endingoffsets": by_queue(1 << 64)}, ["queue 0 of orders on b: 1844674407370955161"]),
         ({"maxtriggerdelay": "1m"}, ["maxTriggerDelay does nothing without minOffsetsPerTrigger"]),
         ({**MINUTE, "maxtriggerdelay": "soon"}, ["maxTriggerDelay", "15m, 90s or 1500"]),
         ({**MINUTE, "maxtriggerdelay": "1d"}, ["maxTriggerDelay", "15m"]),
         ({**MINUTE, "maxtriggerdelay": "24h"}, ["less than 24h"]),
         ({**MINUTE, "maxtriggerdelay": "0s"}, ["at least 1 ms"]),
         ({"maxbytespertrigger": "1m"}, ["maxBytesPerTrigger", "whole number"]),
+        ({"maxoffsetspertrigger": str(1 << 63)}, ["OffsetsPerTrigger", "1..9223372036854775807"]),
         ({"maxrecordsperpartition": "0"}, ["maxRecordsPerPartition", "at least 1"]),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.unit.connector.fake import FakeBroker, record
+from tests.unit.connector.fake import FakeBroker, FakeClient, record
 
 from pymq.errors import (
     BrokerError,
@@ -144,16 +144,21 @@ def test_a_gap_is_a_loss(broker: FakeBroker) -> None:
     assert read(QueueRange(Q0, 100, 120), tags=("A",)).num_rows == 7
 
 
+@pytest.mark.parametrize("acts", [False, True])
 def test_what_only_a_slave_lacks_is_waited_for(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, acts: bool
 ) -> None:
-    """Whether it is the start, the end, or something between, and whatever may be lost."""
+    """Whether it is the start, the end, or something between, and whatever may be lost.
+
+    Also of one that acts for its master, which routes have in its place.
+    """
+    slaves = broker.acting if acts else broker.only_slaves
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
-            broker.only_slaves.clear()
+            slaves.clear()
 
     monkeypatch.setattr(retrying, "pause", pause)
     whole = list(broker.queues[Q0])
@@ -162,14 +167,14 @@ def test_what_only_a_slave_lacks_is_waited_for(
         (lambda: broker.queues[Q0].__delitem__(slice(12, None)), 112),
         (lambda: broker.queues[Q0].__setitem__(4, b""), 104),
     ):
-        broker.only_slaves.add(Q0.broker_name)
+        slaves.add(Q0.broker_name)
         pauses.clear()
         lose()
         table = read(QueueRange(Q0, 100, 120), fail_on_data_loss=False)
         assert len(pauses) == 3 and ("doubt", "orders") in broker.calls
         assert offset not in table["queueOffset"].to_pylist()
         broker.queues[Q0], broker.first[Q0] = list(whole), 100
-    broker.only_slaves.add(Q0.broker_name)
+    slaves.add(Q0.broker_name)
     broker.trim(Q0, 105)
     monkeypatch.setattr(retrying, "pause", lambda _: None)
     for lenient in (True, False):
@@ -392,3 +397,25 @@ def test_bodies_that_cannot_be_decompressed_are_bad_in_any_format(mixed: FakeBro
     batches = list(read_ranges(aside, schema, [QueueRange(Q1, 0, 5)], (), {}))
     assert [body for batch in batches for body in batch["body"].to_pylist()] == JSON_BODIES
     assert len(mixed.queues[SIDE]) == 1
+
+
+@pytest.mark.parametrize("acts", [False, True])
+def test_a_master_that_is_back_while_a_slaves_answers_are_joined(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, acts: bool
+) -> None:
+    """What was read before is the slave's, whoever the master is when that is asked."""
+    slaves = broker.acting if acts else broker.only_slaves
+    slaves.add(Q0.broker_name)
+    kept, broker.queues[Q0][4] = broker.queues[Q0][4], b""
+    pull_range = FakeClient.pull_range
+
+    def then_the_master(self: FakeClient, *args: Any, **options: Any) -> Iterator[Any]:
+        for chunk in pull_range(self, *args, **options):
+            yield chunk
+            if chunk.next_offset > 104:
+                slaves.clear()
+                broker.queues[Q0][4] = kept
+
+    monkeypatch.setattr(FakeClient, "pull_range", then_the_master)
+    monkeypatch.setattr(retrying, "pause", lambda _: None)
+    assert read(QueueRange(Q0, 100, 120), fail_on_data_loss=False).num_rows == 20

@@ -417,6 +417,24 @@ def test_a_lagging_slave_is_no_loss(
         stream().latestOffset(both(15, 10, 14))
 
 
+def test_a_slave_that_acts_for_its_master_is_no_loss_either(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Routes have it in the master's place; the list of brokers tells, also when it is silent."""
+    two.acting.add("broker-b")
+    for lenient in ("true", "false"):
+        reader = stream(failondataloss=lenient)
+        assert reader.latestOffset(both(15, 10, 14)) == both(15, 10, 14)
+        assert reader.latestOffset(both(15, 10, 9)) == both(15, 10, 9)  # asked again later
+        clock.now_s += 40
+        assert reader.latestOffset(both(15, 10, 9)) == both(15, 10, 10)
+    assert "its slave lags behind" in caplog.text and "data loss" not in caplog.text
+    two.acting.clear()
+    with pytest.raises(OffsetOutOfRange, match="ends at 10"):
+        stream().latestOffset(both(15, 10, 14))
+    assert stream(failondataloss="false").latestOffset(both(15, 10, 14)) == both(15, 10, 10)
+
+
 def test_the_drivers_routes_travel_to_the_tasks(two: FakeBroker) -> None:
     reader = stream(minpartitions="2")
     assert [part.routes for part in reader.partitions(both(5, 0, 3), both(6, 0, 4))] == [(), ()]

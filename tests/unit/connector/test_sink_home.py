@@ -25,7 +25,7 @@ from pymq.protocol.record import decode_record
 from pymq.protocol.sink_bodies import SinkRow
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.retrying import Retries
-from pyspark_pymq.sink import home, identity
+from pyspark_pymq.sink import home, identity, known_homes
 from pyspark_pymq.sink.home import SinkHome, find_again, find_home
 from pyspark_pymq.sink.identity import BatchIdentity, of_job
 from pyspark_pymq.sink.options import SinkOptions
@@ -100,7 +100,7 @@ class Client(FakeClient):
 
 @pytest.fixture
 def bed() -> Iterator[Bed]:
-    for kept in (home._homes_of_this_process, home._unable_of_this_process):
+    for kept in (known_homes.homes_of_this_process, known_homes.unable_of_this_process):
         kept.cache_clear()
     yield Bed(
         {MessageQueue("orders", name, 0): [] for name in "ab"},
@@ -138,7 +138,7 @@ def test_at_least_once_is_chosen_when_all_have_said_that_they_cannot(bed: Bed) -
     bed.official = {"a", "b"}
     assert find(bed) is None
     bed.official = {"a"}
-    home._unable_of_this_process.cache_clear()
+    known_homes.unable_of_this_process.cache_clear()
     assert find(bed) == B
 
 
@@ -174,7 +174,7 @@ def test_no_broker_at_all(bed: Bed) -> None:
     bed.change = bed.unrouted.clear
     assert find(bed) in (A, B)
     bed.unrouted, bed.registered = {"a", "b"}, {"a", "b"}  # and topics are told later
-    home._homes_of_this_process.cache_clear()
+    known_homes.homes_of_this_process.cache_clear()
     bed.kept.clear()
     with pytest.raises(RouteNotFound, match="no name server knows topic orders"):
         find(bed)
@@ -221,7 +221,7 @@ def test_a_broker_without_the_topic_does_not_hold_up_a_new_sink(
     assert find(bed) == A
     assert "sink sink is new, all name servers say; b, which its rows cannot go to" in caplog.text
     # What is known of it, or may be, is not told from what it is new for.
-    home._homes_of_this_process.cache_clear()
+    known_homes.homes_of_this_process.cache_clear()
     bed.kept.clear()
     with pytest.raises(ConnectionFailed, match="b is away"):
         find(bed, LATER)
@@ -238,7 +238,7 @@ def test_a_broker_that_is_not_the_one_of_the_users_choice_does_not_hold_up_a_new
 ) -> None:
     bed.away = {"b"}
     assert find(bed, FIRST, AT_A) == A
-    home._homes_of_this_process.cache_clear()
+    known_homes.homes_of_this_process.cache_clear()
     for kept in ({"ns-1:9876": "b"}, dict.fromkeys(OPTIONS.name_servers, "b")):
         bed.kept = dict(kept)  # it is there, or was
         with pytest.raises(ConnectionFailed, match="b is away"):
@@ -250,6 +250,22 @@ def test_a_broker_that_is_not_the_one_of_the_users_choice_does_not_hold_up_a_new
     bed.name_servers["ns-1:9876"] = False
     with pytest.raises(ConnectionFailed, match="b is away"):
         find(bed, FIRST, AT_A)
+
+
+@pytest.mark.parametrize("batch", [FIRST, LATER, replace(FIRST, is_job=True)])
+def test_a_choice_that_is_no_broker_is_not_kept(bed: Bed, batch: BatchIdentity) -> None:
+    """A wrong name, and one that is waited for; then the sink is free to go elsewhere."""
+    with pytest.raises(RouteNotFound, match="sinkBroker=B: .* there are a, b .did you mean b"):
+        find(bed, batch, replace(OPTIONS, sink_broker="B"))
+    with pytest.raises(RouteNotFound, match=r"sinkBroker=x: .* there are a, b\. Correct the name"):
+        find(bed, batch, replace(OPTIONS, sink_broker="x"))
+    bed.official = {"b"}
+    with pytest.raises(ConfigurationError, match=r"sinkBroker=b: .* another one \(a can\)"):
+        find(bed, batch, replace(OPTIONS, sink_broker="b"))
+    assert not bed.kept
+    bed.unrouted, bed.change = {"a"}, lambda: bed.unrouted.clear()
+    assert find(bed, batch, AT_A) == A
+    assert bed.kept == dict.fromkeys(OPTIONS.name_servers, "a")
 
 
 @pytest.mark.parametrize("wanted", [None, "a"])
@@ -391,8 +407,8 @@ def test_name_servers_that_were_away_are_told_later(
     bed.name_servers["ns-2:9876"] = True
     assert find(bed, LATER) == first
     assert bed.kept == {"ns-1:9876": first.broker}
-    monkeypatch.setattr(home, "TELL_AGAIN_S", 0.0)
-    home._homes_of_this_process.cache_clear()
+    monkeypatch.setattr(known_homes, "TELL_AGAIN_S", 0.0)
+    known_homes.homes_of_this_process.cache_clear()
     bed.kept.clear()
     bed.name_servers["ns-2:9876"] = False
     assert find(bed) == find(bed, LATER) == first
@@ -526,3 +542,13 @@ def test_staged_rows_of_a_queue_keep_their_order_whether_they_name_its_broker_or
     task.run([pa.RecordBatch.from_pydict(table)])
     found = bed.queues[MessageQueue("orders", "a", 0)]
     assert [int(decode_record(item).body) for item in found] == list(range(6))
+
+
+def test_the_choice_of_a_batch_write_is_checked_too(bed: Bed) -> None:
+    """Nothing is kept for it, but a broker of RocketMQ would only say what it does not support."""
+    job = of_job(OPTIONS, "job", 1)
+    bed.official = {"b"}
+    with pytest.raises(ConfigurationError, match="sinkBroker=b: .* cannot be written exactly once"):
+        find(bed, job, replace(OPTIONS, sink_broker="b"))
+    with pytest.raises(RouteNotFound, match="sinkBroker=A: .* there are a, b .did you mean a"):
+        find(bed, job, replace(OPTIONS, sink_broker="A"))

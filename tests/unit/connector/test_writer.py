@@ -28,8 +28,10 @@ from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.sink import writer
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.exactly_once import Staged
+from pyspark_pymq.sink.home import SinkHome
 from pyspark_pymq.sink.identity import BatchIdentity, of_job
 from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.sink.plan import SinkPlan
 from pyspark_pymq.sink.send_task import SendTask
 from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
 
@@ -312,6 +314,23 @@ def test_what_became_of_the_rows_of_a_job_that_failed(
         assert line.startswith(f"{what} failed: ") and text in line
         assert text == STAGED or STAGED not in line
         assert text not in (STAGED, UNKNOWN) or "0 messages" not in line
+
+
+def test_what_became_of_the_rows_is_known_where_it_was_planned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the driver: the broker of a batch write, and that there is no topic."""
+    options = replace(OPTIONS, delivery=None)
+    chosen = PymqBatchWriter(options, {})
+    chosen._home = SinkHome("a", "a:1")
+    lost = SinkPlan(missing="no topic orders")
+    chosen.abort([None])
+    PymqBatchWriter(options, {}, lost).abort([None])
+    PymqStreamWriter(options, {}, lost).abort([NO_ROWS, None], 0)
+    staged, *missing = caplog.messages
+    assert STAGED in staged
+    for line in missing:
+        assert "no topic to write to" in line and "no topic orders" in line
 
 
 def test_a_name_without_a_number() -> None:

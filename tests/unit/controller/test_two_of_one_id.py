@@ -59,6 +59,18 @@ def test_who_is_behind_is_not_elected_by_itself(asked: int | None) -> None:
         assert part in remark
 
 
+def test_who_lacks_what_it_had_itself_is_not_told_to_start_another_one() -> None:
+    """The store of the master was replaced by an older copy, where it is."""
+    alone = replace(ALONE, last_terms={1: LastTerm(epoch=5, address="h:1")})
+    remark = elect(alone, alive={1: says(4, "h:1")}).remark or ""
+    assert "this broker was the master at that address with epoch 5" in remark
+    assert "No other broker is known" in remark and "Start the broker that has it" not in remark
+    assert "mqadmin electMaster" in remark and "pymq cluster promote b" in remark
+    # One that is in sync and away may have it.
+    two = replace(alone, in_sync=SyncStateSet(frozenset({1, 2}), 7))
+    assert "Start the broker that has it" in (elect(two, alive={1: says(4)}).remark or "")
+
+
 @pytest.mark.parametrize("epoch", [5, 6, None])
 def test_who_has_the_last_epoch_or_does_not_say_is_elected(epoch: int | None) -> None:
     """A broker that has moved with its store; a successor that was not the master counts not."""

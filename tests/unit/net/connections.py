@@ -21,6 +21,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.peer = "10.0.0.9:4000"
+        self.packed_host = bytes((10, 0, 0, 9)) + (4000).to_bytes(4, "big")
         self.is_open = True
         self.write_stuck_at: float | None = None
         self.responses: list[tuple[Command, Command, list[bytes]]] = []

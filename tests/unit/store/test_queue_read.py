@@ -10,7 +10,7 @@ from tests.unit.store.stores import TOPIC, open_store, overwrite, put_ok, queue_
 
 from pymq.errors import CorruptRecord
 from pymq.protocol.hashes import java_hash
-from pymq.store import MessageStore, ReadResult, ReadStatus, Selection
+from pymq.store import FlushMode, MessageStore, ReadResult, ReadStatus, Selection
 
 COUNT = 30
 TAGS = np.array([java_hash("TagA")], np.int64)
@@ -99,4 +99,23 @@ def test_blank_entries_in_the_middle_are_passed_over(tmp_path: Path) -> None:
         result.check()
     alone = store.read(TOPIC, 0, 11, count_max=1, bytes_max=100)
     assert alone.status is ReadStatus.MESSAGE_WAS_REMOVING and alone.next_queue_offset == 12
+    store.close()
+
+
+def test_who_is_ahead_of_what_is_visible_and_not_of_what_is_stored_waits(tmp_path: Path) -> None:
+    """It has read the rest at a slave, which had that on its disk before this master had."""
+    store = open_store(tmp_path, flush_mode=FlushMode.SYNC)
+    for is_empty in (True, False):
+        put_ok(store, record(b"one", queue_id=0), record(b"two", queue_id=0))
+        first = 0 if is_empty else 2
+        for offset in (first + 1, first + 2):
+            result = read(store, offset)
+            assert result.status is ReadStatus.OFFSET_OVERFLOW_ONE
+            assert result.next_queue_offset == offset
+        assert read(store, first + 3).status in (
+            ReadStatus.NO_MESSAGE_IN_QUEUE,
+            ReadStatus.OFFSET_OVERFLOW_BADLY,
+        )
+        store.durability.flush()
+        assert read(store, first).count == 2
     store.close()

@@ -312,6 +312,35 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, where: str) -> None:
     assert slave.not_writable_reason is None
 
 
+def test_queues_that_cannot_be_written_after_the_flush_stop_the_log_and_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With SYNC_FLUSH they are written then: each push was appended, and told the same again."""
+    files = FailingFiles()
+    master = open_store(tmp_path / "master")
+    slave = open_store(tmp_path / "slave", files=files, flush_mode=FlushMode.SYNC)
+    follow(master, slave, random.Random(1))
+    link = Link(master, slave, piece_max=1_000)
+    put_ok(master, record(b"one"))
+    link.carry(random.Random(1))
+    files.on_write = failing_in("consumequeue", 28)
+    slave.durability.flush()
+    end = slave.replication.kept_end
+    for number in range(3):
+        put_ok(master, record(b"more %d" % number))
+        with pytest.raises(StoreError, match="consumequeue"):
+            link.carry(random.Random(1))
+        slave.durability.flush()
+        assert slave.replication.kept_end == end
+        assert slave.not_writable_reason is not None
+    assert [one.levelname for one in caplog.records if one.name.endswith("gate")] == ["ERROR"]
+    files.on_write = never
+    follow(master, slave, random.Random(1))
+    slave.durability.flush()
+    assert bodies(slave) == bodies(master)
+    assert slave.not_writable_reason is None
+
+
 def test_a_disk_that_failed_receives_nothing_more(tmp_path: Path) -> None:
     files = FailingFiles()
     master = open_store(tmp_path / "master")

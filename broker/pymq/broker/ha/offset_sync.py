@@ -71,6 +71,8 @@ class OffsetSync:
         self._channel: AsyncChannel | None = None
         #: The last change that we have; empty: none is known.
         self._position = ""
+        #: How often all were asked for again: without a position before, and after, that tells.
+        self._begun_again = 0
         self._changed = asyncio.Event()
         self._said = SaidOnce(_log)
         self._tasks = Tasks("offsets")
@@ -101,6 +103,7 @@ class OffsetSync:
     def begin_again(self) -> None:
         """Ask for all offsets: some were deleted here, and may be there again."""
         self._position = ""
+        self._begun_again += 1
         self._close_channel()
 
     async def _run(self) -> None:
@@ -110,11 +113,14 @@ class OffsetSync:
             if master is None or self._kept_end() is None:
                 await self._changed.wait()
                 continue
+            asked = self._position, self._begun_again
             try:
                 pause_s = await self._ask(master)
             except PymqError as error:
                 self._close_channel()
-                if master == self._master and self._kept_end() is not None:
+                if not self._is_current(master, asked):
+                    pause_s = 0.0  # the question was given up here
+                else:
                     self._said.warn(
                         "master",
                         "consumer offsets do not follow master %s: %s; trying again every %g s",
@@ -135,9 +141,9 @@ class OffsetSync:
         Raises:
             PymqError: the master does not answer.
         """
-        position, kept_end = self._position, self._kept_end() or 0
+        asked, kept_end = (self._position, self._begun_again), self._kept_end() or 0
         request = OffsetsRequest(
-            broker_id=self._broker_id, position=position, wait_ms=CHANGE_WAIT_MS
+            broker_id=self._broker_id, position=self._position, wait_ms=CHANGE_WAIT_MS
         )
         channel = await self._connected(master)
         answer = await channel.request(
@@ -145,7 +151,7 @@ class OffsetSync:
             REQUEST_TIMEOUT_S,
             description="offsets",
         )
-        if not self._is_current(master, position):
+        if not self._is_current(master, asked):
             return 0.0
         if answer.code != ResponseCode.SUCCESS:
             self.is_foreign = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -163,7 +169,7 @@ class OffsetSync:
             return RETRY_S  # it has lost its log, and the connection is not known to be lost yet
         if not await self._wait_level(told.log_end):
             return RETRY_S  # far behind: another time
-        if self._is_current(master, position):
+        if self._is_current(master, asked):
             self._offsets.take_changes(changes, told.position)
             self._take_delays(changes.delays)
             if changes.timers:
@@ -171,10 +177,11 @@ class OffsetSync:
             self._position = told.position
         return 0.0
 
-    def _is_current(self, master: str, position: str) -> bool:
+    def _is_current(self, master: str, asked: tuple[str, int]) -> bool:
         """Return whether what was asked of a master may be taken over."""
         is_followed = self._kept_end() is not None
-        return is_followed and master == self._master and position == self._position
+        is_meant = asked == (self._position, self._begun_again)
+        return is_followed and master == self._master and is_meant
 
     async def _connected(self, master: str) -> AsyncChannel:
         if self._channel is None or not self._channel.is_open:

@@ -41,10 +41,11 @@ from pymq.protocol.record import parse_offset_message_id
 
 _log = logging.getLogger(__name__)
 
-#: How long a consumer may take to answer.
+#: How long a consumer may take to answer: official tools wait 15 s for this.
 ANSWER_S = 10.0
-#: The same when all members of a group are asked where they are.
-STATUS_S = 5.0
+#: The same when all members of a group are asked where they are: official tools wait 5 s for that,
+#: and would hear of no member at all because of one that is silent.
+STATUS_S = 4.0
 
 
 class ConsumerHandlers:

@@ -16,6 +16,7 @@ from pymq.broker.pop.pop_order import PopOrder
 from pymq.broker.pop.pop_polls import HeldPop, Holding, PopPolls
 from pymq.broker.pop.pop_response import PopResponses, message_offsets, start_offsets
 from pymq.broker.pop.popping import Popped, Popping, Steps, Wanted
+from pymq.broker.pop.sent_times import SentTimes
 from pymq.broker.put_answer import send_answer
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
@@ -40,6 +41,8 @@ from pymq.store import (
 #: A request that was read so long before its turn, and longer ago than its client wanted to wait,
 #: if it did, is not executed: nobody would take what it pops.
 _LATE_MS = 500
+#: How long to wait for the end of a connection that came right behind a request.
+_END_READ_S = 0.05
 #: Pause before a pop that took nothing goes on with messages it has not looked at.
 _GO_ON_S = 0.01
 
@@ -75,6 +78,7 @@ class PopHandlers:
         self._statistics = statistics
         self._polls = polls
         self._responses = responses
+        self._sent_times = SentTimes()
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -90,12 +94,47 @@ class PopHandlers:
         # RocketMQ goes by the time at which the client says it was sent: one whose clock is behind
         # gets nothing then, ever.
         age_ms = waited_ms(request)
-        if header.poll_ms > 0 and age_ms > header.poll_ms + _LATE_MS:
-            remark = f"the broker[{self._broker_name}] pop message is timeout too much"
-            return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
-        waits_ms = header.poll_ms - age_ms
+        unread_ms = 0.0
+        if header.poll_ms > 0 and header.born_time > 0:
+            unread_ms = self._sent_times.late_ms(request.connection, header.born_time)
+        if 0 < header.poll_ms < age_ms + unread_ms - _LATE_MS:
+            return self._too_late(request, header)
+        waits_ms = header.poll_ms - age_ms - unread_ms
         deadline_s = self._clock.monotonic_s() + waits_ms / 1000
+        if unread_ms:
+            return self._pop_unread(request, header, deadline_s)
         return self._pop_checked(request, header, deadline_s)
+
+    async def _pop_unread(
+        self, request: Request, header: PopRequest, deadline_s: float
+    ) -> Response | None:
+        """Serve a pop that has waited to be read, unless its client closed the connection.
+
+        That is read after the request, and clients that get no answers do so every few seconds.
+        """
+        await asyncio.sleep(_END_READ_S)
+        if not request.connection.is_open:
+            request.abandon()
+            return None
+        answer = self._pop_checked(request, header, deadline_s)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _pop_again(self, request: Request, header: PopRequest, deadline_s: float) -> Answer:
+        """Serve a pop that was held, unless its client does not wait for the answer any more.
+
+        A broker that stood still answers those late; what it popped then would be lost until its
+        invisible time ends.
+        """
+        if self._clock.monotonic_s() > deadline_s + _LATE_MS / 1000:
+            # In a turn of its own: thousands may be too late, and each wakes the next one.
+            room = header.topic, header.consumer_group, header.queue_id
+            asyncio.get_running_loop().call_soon(self._polls.wake, room)
+            return self._too_late(request, header)
+        return self._pop_checked(request, header, deadline_s)
+
+    def _too_late(self, request: Request, header: PopRequest) -> Command:
+        remark = f"the broker[{self._broker_name}] pop message is timeout too much"
+        return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
 
     def _pop_checked(self, request: Request, header: PopRequest, deadline_s: float) -> Answer:
         """Serve a pop, for the first time or again, once its filter is compiled."""
@@ -239,7 +278,7 @@ class PopHandlers:
                 HeldPop(
                     request,
                     deadline_s,
-                    functools.partial(self._pop_checked, request, header, deadline_s),
+                    functools.partial(self._pop_again, request, header, deadline_s),
                     room,
                     self._popping.retry_topics(header.topic, header.consumer_group),
                     functools.partial(self._is_wanted, wanted.selection),

@@ -1,11 +1,10 @@
 """Which deletions of topics are known to a file of what groups have done in them.
 
-A topic is deleted for good once the store has recorded that. The file is saved later; if a crash
-comes in between, it holds offsets of the topic that was deleted, and if the topic is created again,
-its groups would pass over the first messages. So the file says up to which physical offset the
-records of each topic are deleted, as the store does. Of a topic of which the store says more, the
-file is older than the deletion. Writing the file first, without the topic, would not do: after a
-crash before the deletion is recorded, a topic that nobody has deleted would have lost its offsets.
+If a crash comes between a deletion and the next save of the file, it holds offsets of the topic
+that was deleted, and if the topic is created again, its groups would pass over the first messages.
+So the file says which deletions it knows (``pymq.store.state.deleted_topics``). Writing the file
+first, without the topic, would not do: after a crash before the deletion is recorded, a topic that
+nobody has deleted would have lost its offsets.
 """
 
 import logging
@@ -14,10 +13,9 @@ from typing import Any
 
 from pymq.broker.state.light_places import is_light_place
 from pymq.broker.state.offset_places import Table
+from pymq.store.state.deleted_topics import NAME, deleted_since, told_deletions
 
 _log = logging.getLogger(__name__)
-
-_NAME = "deletedTopics"
 
 
 class KnownDeletions:
@@ -44,10 +42,7 @@ class KnownDeletions:
             first_offset: (topic, queue id) -> offset of the first message of a queue.
         """
         self._recorded = recorded
-        known = self._known
-        if known is None:
-            return []
-        gone = {topic for topic, end in recorded().items() if end > known.get(topic, -1)}
+        gone = deleted_since(recorded(), self._known)
         changed = sorted({key for one in tables for key in _drop(one, gone, first_offset)})
         for topic, group in changed:
             _log.info("topic %s was deleted: forgets where group %s was in it", topic, group)
@@ -60,13 +55,11 @@ class KnownDeletions:
 
     def restore(self, value: object) -> None:
         """Have the contents of the file."""
-        known = value.get(_NAME) if isinstance(value, dict) else None
-        if isinstance(known, dict):
-            self._known = {str(one): end for one, end in known.items() if isinstance(end, int)}
+        self._known = told_deletions(value)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the file has to say; nothing before ``follow``."""
-        return {} if self._recorded is None else {_NAME: dict(self._recorded())}
+        return {} if self._recorded is None else {NAME: dict(self._recorded())}
 
 
 def _drop(

@@ -143,8 +143,7 @@ class ClientPool:
             ConnectionFailed: no name server can be reached; the text names all and why.
             RouteNotFound: no broker is known, and it was waited for one in vain.
         """
-        if self._open:
-            self.home.check()
+        self.check_home()
         async with self._starting:  # Whoever comes second may use it when it has started, too.
             return await self._start()
 
@@ -190,9 +189,8 @@ class ClientPool:
         if was_open:
             self.home.check()
         self._forget_end()
-        is_copy = self._open and self.home.is_forked
-        self._open, self._was_closed = False, True
-        if is_copy:
+        is_open, self._open, self._was_closed = self._open, False, True
+        if is_open and self.home.is_forked:
             return  # The connections are the parent's.
         try:
             if was_open and self._client_id:
@@ -249,6 +247,11 @@ class ClientPool:
         self.home.check()
 
     # --- message ids
+
+    def check_home(self) -> None:
+        """Accept what ``check_open`` does, and any call when it is not open."""
+        if self._open:
+            self.home.check()
 
     def unique_keys(self) -> UniqueKeys:
         """The maker of message ids."""
@@ -345,8 +348,7 @@ class ClientPool:
             self._all_ended.set_result(None)
 
     def _dispatch(self, channel: AsyncChannel, request: Command) -> None:
-        handler = self._on_request.get(request.code)
-        if handler is not None:
+        if (handler := self._on_request.get(request.code)) is not None:
             if self._names is not None:
                 self._names.enter(request)
             handler(channel, request)

@@ -19,6 +19,7 @@ from pymq.client.checks import check_count, check_seconds, is_moment
 from pymq.client.cluster.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.pool import ClientPool
+from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.group.start_policy import StartPolicy
 from pymq.client.group.subscriptions import subscription_of
 from pymq.client.pulling.pop_burials import PopBurials, say_unreadable
@@ -380,6 +381,9 @@ class SimpleConsumer:
 
     async def _channel(self, message: ReceivedMessage) -> AsyncChannel:
         self._pool.check_open()
+        route = await self._pool.routes.route(message.topic)
+        if MASTER_ID not in route.addresses.get(message.broker_name, ()):  # It may be back.
+            await self._pool.routes.route(message.topic, refresh=True)
         return await self._broker(message.topic, message.broker_name)
 
     def _consumer_data(self) -> list[ConsumerData]:

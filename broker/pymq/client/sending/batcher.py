@@ -104,6 +104,7 @@ class Batcher:
 
     async def close(self) -> None:
         """Send what was gathered and wait for all answers; takes no more. Idempotent."""
+        self._pool.check_home()
         self._is_closed = True
         await self.flush()
 
@@ -198,6 +199,7 @@ class Batcher:
 
     async def flush(self) -> None:
         """Send what was gathered, and wait until no message is without an answer."""
+        self._pool.check_home()  # Elsewhere it would wait for ever.
         if self._feeder is not None:
             await self._feeder._take_all()
         while self._window.count:

@@ -371,7 +371,12 @@ class Producer(ColumnSends, Recalls):
         return await self._parts.requests.reply(request, answer, deadline_s)
 
     async def flush(self) -> None:
-        """Wait until no send is unanswered."""
+        """Wait until no send is unanswered.
+
+        Raises:
+            ClientMisplaced: it was started in another process or event loop.
+        """
+        self._pool.check_home()  # Elsewhere it would wait for ever.
         for batcher in self._parts.batchers:
             await batcher.flush()
         await self._window.wait_idle()

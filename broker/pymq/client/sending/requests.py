@@ -10,6 +10,7 @@ ClientRemotingProcessor.receiveReplyMessage.
 """
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ _log = logging.getLogger(__name__)
 #: Brokers of a topic that is new are waited for no longer, nor for this share of a request's time.
 ANNOUNCE_S = 1.0
 ANNOUNCE_SHARE = 0.25
+#: Pause after each look, while requests wait, for brokers to which there is no connection.
+KNOWN_S = 0.25
 
 _REPLY = "reply"
 
@@ -109,6 +112,7 @@ class Requests:
         self._waiting: dict[str, asyncio.Future[Reply]] = {}
         #: Topics whose brokers know us as a producer, so that any of them can pass a reply on.
         self._announced: set[str] = set()
+        self._keeping_known: asyncio.Task[None] | None = None
 
     async def request(
         self, message: Message, where: Placement | None, deadline_s: float | None
@@ -135,6 +139,7 @@ class Requests:
             )
             refusal = await self._may_begin(message.topic, until_s)
             if refusal is None:
+                self._begin_known()
                 sending: asyncio.Future[SendReceipt] = self._sender.begin(send)
             else:
                 sending = self._sender.refuse(send, refusal)
@@ -186,6 +191,27 @@ class Requests:
             _log.debug("not all brokers of topic %r have answered heartbeats", topic)
         self._announced.add(topic)
         return None
+
+    def _begin_known(self) -> None:
+        """Be known to the brokers as long as requests wait."""
+        keeping = self._keeping_known
+        if self._pool.is_open and (keeping is None or keeping.done()):
+            self._keeping_known = self._pool.spawn("replies", self._keep_known())
+
+    async def _keep_known(self) -> None:
+        """Connect again, which begins with a heartbeat, to brokers whose connection was lost.
+
+        One that was started again does not know us, and who waits for a reply may send nothing
+        that would connect us: replies would find nobody until the next heartbeat.
+        """
+        pool = self._pool
+        while self._waiting:
+            known = pool.heartbeats.broker_addresses()
+            lost = [pool.channel(one) for one in known if pool.open_channel(one) is None]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KNOWN_S):  # One may be silent, and the others are not.
+                    await asyncio.gather(*lost, return_exceptions=True)
+            await asyncio.sleep(KNOWN_S)
 
     def route_changed(self, topic: str) -> None:
         """A broker of a topic may have another master, which does not know us yet."""

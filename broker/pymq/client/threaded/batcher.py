@@ -68,8 +68,9 @@ class Batcher:
         """Gather for a producer; in a child made by ``fork`` it is another one than before."""
         self._made = made = self._make(producer)
         self._room = ThreadWindow(self._unanswered_max, producer._config.in_flight_bytes_max)
-        # No lock: a signal's handler that closes the producer may have interrupted the thread that
-        # holds it, and the loop would wait for that as the handler does for the loop.
+        # The loop takes no lock that threads take: a signal's handler that closes the producer may
+        # have interrupted the thread that holds it. The loop would wait for that thread, and the
+        # handler for the loop.
         # Handed over together: to wake the loop for each message would cost more than to send it.
         self._handed: deque[_Handed] = deque()
         self._taken_count = 0
@@ -83,10 +84,13 @@ class Batcher:
         producer = self._face._client
         if producer is self._producer:
             return
-        # A child made by ``fork``, whose threads may all come first.
-        with self._face._starting:
+
+        def begin() -> None:
             if producer is not self._producer:  # Else another thread was quicker.
                 self._begin(producer)
+
+        # A child made by ``fork``, whose threads may all come first.
+        self._face._alone(begin)
 
     @property
     def _client(self) -> _batcher.Batcher:
@@ -146,7 +150,8 @@ class Batcher:
             LocalProtocolError: the message cannot be sent; the text names the limit. With hooks,
                 which may change it before, the future has the error.
             TooManyPending: there was no room until the deadline; nothing was sent.
-            ClientClosed: batcher or producer are not open.
+            ClientClosed: batcher or producer are not open; or it is used for the first time in a
+                child made by ``fork``, by a signal's handler that has interrupted just that.
         """
         self._face._check_caller()
         self._check_process()

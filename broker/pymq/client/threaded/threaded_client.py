@@ -53,11 +53,33 @@ class Threaded(Generic[C]):
         self._forget_end: Callable[[], object] = _nothing
         #: What else makes a client, by what it is about: subscriptions.
         self._settings: dict[object, Callable[[C], object]] = {}
-        self._starting = threading.Lock()
         self._process = Process(self._forked)
+        self._forked()
 
     def _forked(self) -> None:
-        self._starting = threading.Lock()  # one that a thread of the parent holds stays locked
+        # Another one: what a thread of the parent holds stays locked. Reentrant, so that a signal's
+        # handler hears that it has interrupted who holds it, and does not wait for itself.
+        self._starting = threading.RLock()
+        self._is_starting = False
+
+    def _alone(self, begin: Callable[[], None]) -> None:
+        """Begin what this process has one of, while no other thread does.
+
+        Raises:
+            ClientClosed: a signal's handler has interrupted the thread that does.
+        """
+        with self._starting:
+            if self._is_starting:
+                raise ClientClosed(
+                    "the client is being started in this very thread, which a signal's handler has "
+                    "interrupted and would wait for: have the handler set an event, or raise, and "
+                    "use the client where the program goes on"
+                )
+            try:
+                self._is_starting = True
+                begin()
+            finally:
+                self._is_starting = False
 
     @property
     def _client(self) -> C:
@@ -75,11 +97,12 @@ class Threaded(Generic[C]):
         raise NotImplementedError
 
     def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
-        with self._starting:
-            if self._thread is not None:
-                return
-            self._name = name
-            self._run(self._made, start)
+        def begin() -> None:
+            if self._thread is None:
+                self._name = name
+                self._run(self._made, start)
+
+        self._alone(begin)
 
     def _run(self, client: C, start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._begun = thread = LoopThread(self._name, lambda: self._thread_ended(client))
@@ -95,23 +118,25 @@ class Threaded(Generic[C]):
 
     def _renew(self) -> None:
         """Take the place of the copy of the parent's client."""
-        with self._starting:
-            if not self._process.is_forked:
-                return  # Another thread was quicker.
-            if self._thread is not None or self._begun is not None:
-                client = self._make()
-                client._pool.is_renewed = True
-                for setting in self._settings.values():
-                    setting(client)
-                # Kept: what it would do when it is collected concerns the parent's loop.
-                _of_parents.append((self._made, self._thread, self._begun))
-                self._begun = None
-                self._forget_end()
-                if self._thread is not None:
-                    self._run(client, client.start)
-                self._made = client
-            self._renewed()
-            self._process = Process(self._forked)  # last: threads look at it without the lock
+        self._alone(self._renew_first)
+
+    def _renew_first(self) -> None:
+        if not self._process.is_forked:
+            return  # Another thread was quicker.
+        if self._thread is not None or self._begun is not None:
+            client = self._make()
+            client._pool.is_renewed = True
+            for setting in self._settings.values():
+                setting(client)
+            # Kept: what it would do when it is collected concerns the parent's loop.
+            _of_parents.append((self._made, self._thread, self._begun))
+            self._begun = None
+            self._forget_end()
+            if self._thread is not None:
+                self._run(client, client.start)
+            self._made = client
+        self._renewed()
+        self._process = Process(self._forked)  # last: threads look at it without the lock
 
     def _renewed(self) -> None:
         """Make again what belongs to a process, before the client is used in this one."""

@@ -97,7 +97,6 @@ class _Check:
         self._on_progress = on_progress
         self._report = Report(layout.root, layout.in_use, not layout.unclean, findings=findings)
         self._is_recovering = layout.unclean or layout.in_use
-        self._ends = {key: queue.end_offset for key, queue in layout.queues.by_key.items()}
         #: The end of the last record with a queue entry.
         self._covered = max((queue.physical_end for queue in layout.queues), default=-1)
         checkpoint = layout.checkpoint
@@ -157,7 +156,7 @@ class _Check:
             newest_ms=report.last_ms or 0,
         )
         if not layout.in_use:
-            check_offsets(self._tables, layout.root, self._ends, self._findings)
+            check_offsets(layout, self._tables, self._queues.ends(), self._findings)
         report.counts = self._counts()
         report.in_use = layout.in_use or layout.files.is_locked(layout.root)
         return report

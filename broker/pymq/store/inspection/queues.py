@@ -23,7 +23,7 @@ from pymq.store.inspection.layout import StoreLayout
 from pymq.store.inspection.log import Block, Gap
 from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.queues.queue_entries import queue_entries
-from pymq.store.queues.queue_table import DIRECTORY_BYTES_MAX, illegal_name
+from pymq.store.queues.queue_table import DIRECTORY_BYTES_MAX, QueueKey, illegal_name
 from pymq.store.recovery.queue_repair import is_adjacent
 from pymq.store.searches import runs
 
@@ -269,6 +269,15 @@ class QueueCheck:
                 "they stay in the log until their files expire",
                 count=self._deleted_count,
             )
+
+    def ends(self) -> dict[QueueKey, int]:
+        """Return the end of each queue, with the entries that the next start adds."""
+        ends = {key: queue.end_offset for key, queue in self._layout.queues.by_key.items()}
+        for queue in self._queues.values():
+            if queue is not None and queue.entries is not None and queue.seen:
+                key = queue.topic, queue.queue_id
+                ends[key] = max(ends[key], queue.seen[-1][1])
+        return ends
 
     def _is_deleted(self, topic: str) -> bool:
         if self._listed is None or is_light(topic):  # these have no settings

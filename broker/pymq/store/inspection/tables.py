@@ -14,6 +14,7 @@ from pymq.store.inspection.layout import StoreLayout
 from pymq.store.queues.queue_table import QueueKey
 from pymq.store.state.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_NAME
 from pymq.store.state.clean_stop import NAME
+from pymq.store.state.deleted_topics import deleted_since, told_deletions
 from pymq.store.state.sealed_file import unseal
 
 CONFIG_NAME = "config"
@@ -35,12 +36,14 @@ class Tables:
         names: the existing files, without backups.
         topics: the existing topics; None if unknown.
         offsets: (topic, group) -> queue id -> next offset to consume.
+        told_deletions: deletions of topics that the offsets know; see ``deleted_topics``.
         delays: delay level -> next offset to deliver.
     """
 
     names: list[str] = field(default_factory=list)
     topics: set[str] | None = None
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    told_deletions: dict[str, int] | None = None
     delays: dict[int, int] = field(default_factory=dict)
 
 
@@ -110,14 +113,22 @@ def _take(tables: Tables, name: str, value: object) -> None:
             topic, separator, group = key.partition("@")
             if separator:
                 tables.offsets[topic, group] = queues
+        tables.told_deletions = told_deletions(value)
     elif name == _DELAYS:
         tables.delays = DelayOffsetTable.from_json(value).offsets
 
 
-def check_offsets(tables: Tables, root: Path, ends: Ends, findings: Findings) -> None:
-    """Look for consumer offsets beyond the end of a queue."""
+def check_offsets(layout: StoreLayout, tables: Tables, ends: Ends, findings: Findings) -> None:
+    """Look for consumer offsets beyond the end of a queue.
+
+    Those in a topic that was deleted since they were saved are forgotten by the next start.
+    """
+    root = layout.root
     path = root / CONFIG_NAME / _OFFSETS
+    forgotten = deleted_since(layout.clean_stop.deleted, tables.told_deletions)
     for (topic, group), queues in tables.offsets.items():
+        if topic in forgotten:
+            continue
         for queue_id, offset in queues.items():
             end = ends.get((topic, queue_id))
             if end is not None and offset > end:

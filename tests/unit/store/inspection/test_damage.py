@@ -331,16 +331,6 @@ def test_damaged_tables_are_named(root: Path) -> None:
     assert the_finding(check(root), Kind.TABLE).path == root / "config" / "topics.json"
 
 
-def test_consumer_offsets_behind_the_end_are_named(root: Path) -> None:
-    (root / "config" / "consumerOffset.json").write_text(
-        '{"offsetTable":{"Alpha@group":{0:3,1:2000},"Nowhere@group":{0:5}}}'
-    )
-    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{3:500}}')
-    report = check(root)
-    assert report.findings.count(Severity.DAMAGE, Kind.CONSUMER_OFFSET) == 2
-    assert "2000 of group in Alpha/1" in the_finding(report, Kind.CONSUMER_OFFSET).found
-
-
 @pytest.mark.parametrize("field", [0, 1, 2, 4])
 def test_a_checkpoint_that_promises_too_much_is_named(root: Path, field: int) -> None:
     path = root / "checkpoint"
