@@ -400,13 +400,16 @@ def test_the_first_decision_wins_whatever_happens(
         shutil.rmtree(home)
 
 
-@pytest.mark.parametrize(("number", "runs"), [(917267881, False), (1405163777, True)])
+@pytest.mark.parametrize(
+    ("number", "runs"), [(917267881, False), (1405163777, True), (1334974699, True)]
+)
 def test_schedules_that_have_failed(
     memory_path: Path, number: int, caplog: pytest.LogCaptureFixture, *, runs: bool
 ) -> None:
     """A commit is in the log of a full disk, but is not found yet: the next one was done, too.
 
     So was what an administrator asked for: to check a transaction again that had been discarded.
+    The first file of the log was left by a creation that failed, and lost its size.
     """
     caplog.set_level(logging.CRITICAL)
     play(memory_path, number, runs=runs)

@@ -319,10 +319,13 @@ class Segments:
                 self._files.fsync_directory(directory)
 
     def flush_names(self) -> None:
-        """Make the names of all files durable, also of those that an earlier process created.
+        """Make names and sizes of files durable, also of those that an earlier process created.
 
-        Even after a clean stop one may not be: what a creation left behind that failed.
+        Even after a clean stop one may not be: what a creation left behind that failed. That is the
+        last one.
         """
+        if self._all:
+            self._all[-1].flush()
         for path in dict.fromkeys(segment.path.parent for segment in self._all):
             self._files.fsync_directory(path)
             self._files.fsync_directory(path.parent)
